@@ -1,0 +1,68 @@
+# `make` alone lists the targets. Everything runs inside .venv, which `make setup` creates.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+.PHONY: setup
+setup: $(STAMP) ## create .venv and install the project for development (idempotent)
+
+$(STAMP): pyproject.toml requirements/dev.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.8'
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint requirements/dev.txt --editable '.[dev]'
+	@touch $@
+
+.PHONY: demo
+demo: setup ## start the embedded engine, run a job with live logs, show a job that waits and why
+	@$(BIN)/python -m examples.demo
+
+.PHONY: check
+check: setup ## formatting, lint, types, import contracts, generated files, size budgets
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m tools.generate --check
+	@$(BIN)/python -m tools.budgets
+
+.PHONY: format
+format: setup ## rewrite the code in the one format
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+.PHONY: generate
+generate: setup ## write CRDs, JSON Schemas and reference pages from kinds/
+	@$(BIN)/python -m tools.generate
+
+.PHONY: unit
+unit: setup ## tests that need no server: kinds, core, stores, state machines
+	@$(BIN)/pytest tests/unit
+
+.PHONY: kubernetes-binaries
+kubernetes-binaries: setup ## build the Kubernetes control plane once into the cache (about 8 minutes cold)
+	@$(BIN)/python -m tests.harness.build
+
+.PHONY: test
+test: check ## every layer this machine can run; .ci/run calls it
+	@if command -v go > /dev/null; then $(BIN)/python -m tests.harness.build; fi
+	@$(BIN)/pytest -n 2 --dist loadgroup
+
+.PHONY: soak
+soak: setup ## the long campaigns at full count: faults, fuzzing, load
+	@WINDLASS_SOAK=1 $(BIN)/pytest -m soak tests
+
+.PHONY: lock
+lock: setup ## refresh the pinned versions of the development environment
+	@$(BIN)/uv pip compile --quiet --no-header --no-annotate --universal --extra dev pyproject.toml -o requirements/dev.txt
+
+.PHONY: clean
+clean: ## remove .venv and caches of the checkout
+	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist

@@ -1,0 +1,110 @@
+"""Objects to and from JSON, without losing what the structs do not know.
+
+`decode` keeps the bytes an object came from; `to_dict` lays the struct's fields over them: a field
+the struct names takes the struct's value (or goes, if the struct's is empty), every other field
+stays. List elements are matched by their merge key (`name`, `type`, `uid`), else by position.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, TypeVar
+
+import msgspec
+
+from windlass.kinds.meta import Object
+
+T = TypeVar("T", bound=Object)
+
+_SOURCE = "_source"
+_LIST_KEYS = ("name", "type", "uid", "key", "mountPath", "containerPort")
+
+
+@functools.cache
+def decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+    """The decoder of a kind, built once."""
+    return msgspec.json.Decoder(kind)
+
+
+def decode(kind: type[T], data: bytes | msgspec.Raw) -> T:
+    """The object in `data`; remembers `data` so that `to_dict` can restore unknown fields."""
+    obj = decoder(kind).decode(data)
+    obj.__dict__[_SOURCE] = bytes(data)
+    return obj
+
+
+def from_dict(kind: type[T], value: dict[str, Any]) -> T:
+    return decode(kind, msgspec.json.encode(value))
+
+
+def has_source(obj: Object) -> bool:
+    """Whether the object remembers all of its fields (objects out of a list do not)."""
+    return _SOURCE in obj.__dict__
+
+
+def adopt_source(obj: Object, data: bytes) -> None:
+    """Lets an object that came out of a list remember the fields its struct does not know."""
+    obj.__dict__[_SOURCE] = data
+
+
+def to_dict(obj: Object) -> dict[str, Any]:
+    """The whole object as it goes over the wire."""
+    resource = obj.resource
+    known: dict[str, Any] = msgspec.to_builtins(obj)
+    source = obj.__dict__.get(_SOURCE)
+    if source is not None:
+        known = _overlay(known, msgspec.json.decode(source), type(obj))
+    head = {"apiVersion": resource.api_version, "kind": resource.kind}
+    return head | {key: value for key, value in known.items() if key not in head}
+
+
+def encode(obj: Object) -> bytes:
+    return msgspec.json.encode(to_dict(obj))
+
+
+def _overlay(known: Any, original: Any, kind: Any) -> Any:
+    """`known` with what only `original` has, at every level the struct type describes."""
+    info = _describe(kind)
+    if isinstance(known, dict) and isinstance(original, dict) and info.fields is not None:
+        kept = {k: v for k, v in original.items() if k not in info.fields}
+        laid = {
+            key: _overlay(value, original[key], info.fields[key]) if key in original else value
+            for key, value in known.items()
+        }
+        return kept | laid
+    if isinstance(known, list) and isinstance(original, list) and info.items is not None:
+        return [
+            item if match is None else _overlay(item, match, info.items)
+            for item, match in zip(known, _matches(known, original), strict=True)
+        ]
+    return known
+
+
+class _Shape(msgspec.Struct, frozen=True):
+    fields: dict[str, Any] | None = None
+    items: Any = None
+
+
+@functools.cache
+def _describe(kind: Any) -> _Shape:
+    """Fields of a struct type by their name on the wire, or the element type of a list."""
+    info = msgspec.inspect.type_info(kind)
+    options = info.types if isinstance(info, msgspec.inspect.UnionType) else (info,)
+    for option in options:
+        if isinstance(option, msgspec.inspect.StructType):
+            hints = {field.encode_name: field for field in msgspec.structs.fields(option.cls)}
+            return _Shape(fields={name: field.type for name, field in hints.items()})
+        if isinstance(option, msgspec.inspect.ListType) and isinstance(
+            option.item_type, msgspec.inspect.StructType
+        ):
+            return _Shape(items=option.item_type.cls)
+    return _Shape()
+
+
+def _matches(known: list[Any], original: list[Any]) -> list[Any]:
+    """For each known element the original it stands for, or None."""
+    for key in _LIST_KEYS:
+        if all(isinstance(item, dict) and key in item for item in known + original):
+            by_key = {item[key]: item for item in original}
+            return [by_key.get(item[key]) for item in known]
+    return [original[i] if i < len(original) else None for i in range(len(known))]
