@@ -1,0 +1,132 @@
+"""The entry point: the table of commands, and the one place where errors become words and codes.
+
+`windlass --help` and `windlass version` load click and nothing else of weight: a command's module
+is imported when it is called (see `cli.lazy`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from windlass.cli import exits
+from windlass.cli.lazy import Entry, LazyGroup
+from windlass.cli.output import Output, flush
+
+SECTIONS: dict[str, dict[str, Entry]] = {
+    "Work": {
+        "run": Entry("windlass.cli.run:run", "Run a command as a job, show its logs, wait."),
+        "submit": Entry("windlass.cli.run:submit", "Hand in a job and return at once."),
+        "logs": Entry("windlass.cli.logs:logs", "Show what a job has printed."),
+    },
+    "Objects": {
+        "get": Entry("windlass.cli.get:get", "List objects, or show one."),
+        "apply": Entry("windlass.cli.apply:apply", "Create or change objects from files."),
+        "delete": Entry("windlass.cli.delete:delete", "Delete objects."),
+        "edit": Entry("windlass.cli.edit:edit", "Change an object in your editor."),
+        "explain": Entry("windlass.cli.explain:explain", "What a kind's fields mean."),
+    },
+    "Engine on this machine": {
+        "up": Entry("windlass.cli.up:up", "Start the engine."),
+        "down": Entry("windlass.cli.down:down", "Stop the engine."),
+        "status": Entry("windlass.cli.status:status", "What is running, and how it is."),
+        "doctor": Entry("windlass.cli.doctor:doctor", "What this machine can and cannot do."),
+        "backup": Entry("windlass.cli.backup:backup", "Copy the store to a file, while it runs."),
+        "restore": Entry("windlass.cli.backup:restore", "Put a backup in the store's place."),
+    },
+    "Other": {
+        "version": Entry("windlass.cli.version:version", "Show the version."),
+        "completion": Entry("windlass.cli.completion:completion", "Print a shell's completion."),
+    },
+}
+
+root = LazyGroup(
+    SECTIONS,
+    name="windlass",
+    help="One shared AI/ML platform from a mix of machines.\n\n"
+    "Start with `windlass up --detach`, then `windlass run -- python train.py`.",
+    epilog="Each command has examples in its own --help. Exit codes: docs/exit-codes.md.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    code = invoke(sys.argv[1:] if argv is None else argv)
+    sys.exit(code)
+
+
+def invoke(argv: Sequence[str]) -> int:
+    """Runs one command line and returns its exit code. Never raises, never exits."""
+    out = Output("json" if "--json" in _before_dashes(argv) else "human")
+    try:
+        code = _dispatch(argv, out)
+        flush()
+    except BrokenPipeError:
+        # Python flushes stdout once more when it exits; that must not fail a second time.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = exits.PIPE_CLOSED
+    except KeyboardInterrupt:
+        # A second Ctrl-C while the first one was being told.
+        code = exits.INTERRUPTED
+    return code
+
+
+def _dispatch(argv: Sequence[str], out: Output) -> int:
+    try:
+        code = root.main(args=list(argv), prog_name="windlass", standalone_mode=False, obj=out)
+    except click.exceptions.NoArgsIsHelpError as problem:
+        out.raw(problem.format_message())
+        return exits.USAGE
+    except click.UsageError as problem:
+        out.error(_sentence(problem.format_message()), _usage_remedy(problem), exits.USAGE)
+        return exits.USAGE
+    except click.ClickException as problem:
+        out.error(_sentence(problem.format_message()), "", exits.FAILED)
+        return exits.FAILED
+    except exits.CliError as problem:
+        if _debugging():
+            raise
+        out.error(problem.message, problem.remedy, problem.code)
+        return problem.code
+    except (click.Abort, KeyboardInterrupt):
+        out.hint("interrupted")
+        return exits.INTERRUPTED
+    except BrokenPipeError:
+        raise
+    except Exception as problem:
+        if _debugging():
+            raise
+        out.error(
+            f"Something went wrong inside Windlass: {type(problem).__name__}: {problem}",
+            "This is a defect. Run it again with WINDLASS_DEBUG=1 and report the traceback.",
+            exits.DEFECT,
+        )
+        return exits.DEFECT
+    return code if isinstance(code, int) else exits.OK
+
+
+def _before_dashes(argv: Sequence[str]) -> Sequence[str]:
+    """The arguments that are ours: after `--` comes a user's own command."""
+    return argv[: list(argv).index("--")] if "--" in argv else argv
+
+
+def _usage_remedy(problem: click.UsageError) -> str:
+    path = problem.ctx.command_path if problem.ctx else "windlass"
+    return f"See `{path} --help`."
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text if text.endswith((".", "?", "!")) else text + "."
+
+
+def _debugging() -> bool:
+    return os.environ.get("WINDLASS_DEBUG", "") not in ("", "0")
+
+
+if __name__ == "__main__":
+    main()
