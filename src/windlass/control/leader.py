@@ -1,0 +1,283 @@
+"""Leader election by Lease: of many that could write, one does.
+
+A candidate takes the lease only after it has seen it unchanged for the whole lease duration by its
+own monotonic clock; it never compares its wall clock with times another machine wrote. A leader
+counts from before it sent its last successful renewal, and stops at `renew_deadline`, which is
+shorter than the lease: so it has stopped before anyone else can begin, whatever the network did.
+
+Each term has an epoch, `leaseTransitions`, which grows with every change of leader. `control.
+manager` runs the controllers inside a term; `Guarded` is the store they write through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
+
+from windlass.kinds import kubernetes, meta
+from windlass.store import client, errors
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=meta.Object)
+
+_TROUBLE = (errors.ApiError, OSError, TimeoutError)
+
+
+class LeadershipLostError(Exception):
+    """A write was refused because the term may have ended; whoever leads now will do it."""
+
+
+def steady_clock() -> float:
+    """Monotonic seconds that also run while the machine sleeps: others' leases do too."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds. `retry` < `renew_deadline` < `lease`: the gap is the safety margin."""
+
+    lease: float = 15.0
+    renew_deadline: float = 10.0
+    retry: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.retry < self.renew_deadline < self.lease:
+            raise ValueError(f"need 0 < retry < renew_deadline < lease, got {self}")
+
+
+class Term:
+    """One uninterrupted leadership."""
+
+    def __init__(self, epoch: int, ends: float, clock: Callable[[], float]) -> None:
+        self.epoch = epoch
+        self.lost = asyncio.Event()
+        self._ends = ends
+        self._clock = clock
+
+    def remaining(self) -> float:
+        """Seconds in which this leader may still write."""
+        return 0.0 if self.lost.is_set() else max(0.0, self._ends - self._clock())
+
+    def check(self) -> None:
+        if self.remaining() <= 0:
+            raise LeadershipLostError(
+                f"the term of epoch {self.epoch} is over; the next leader carries on"
+            )
+
+    def extend(self, ends: float) -> None:
+        self._ends = ends
+
+
+class Election:
+    """A candidate for one lease."""
+
+    def __init__(
+        self,
+        store: client.Store,
+        name: str,
+        namespace: str,
+        identity: str,
+        *,
+        timing: Timing | None = None,
+        clock: Callable[[], float] = steady_clock,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._store = store
+        self._name, self._namespace, self.identity = name, namespace, identity
+        self._timing = timing or Timing()
+        self._clock = clock
+        self._sleep = sleep
+        self._seen: tuple[Any, ...] = ()
+        self._seen_at = 0.0
+
+    async def run(self, lead: Callable[[Term], Awaitable[None]]) -> None:
+        """Leads whenever it can, until cancelled: `lead` is called once per term and cancelled
+        when the term is lost. If `lead` itself returns or fails, so does `run`."""
+        while True:
+            async with self.term() as term:
+                leading = asyncio.ensure_future(lead(term))
+                losing = asyncio.create_task(term.lost.wait())
+                try:
+                    await asyncio.wait({leading, losing}, return_when=asyncio.FIRST_COMPLETED)
+                    if leading.done():
+                        return leading.result()
+                    log.warning("%s: lost the lease %s", self.identity, self._name)
+                finally:
+                    losing.cancel()
+                    leading.cancel()
+                    await asyncio.gather(leading, losing, return_exceptions=True)
+
+    @contextlib.asynccontextmanager
+    async def term(self) -> AsyncIterator[Term]:
+        """Waits for leadership, keeps it renewed inside the block, gives it back after it."""
+        term = await self._acquire()
+        log.info("%s: leads %s, epoch %d", self.identity, self._name, term.epoch)
+        renewing = asyncio.create_task(self._renew_until_lost(term), name=f"renew-{self._name}")
+        try:
+            yield term
+        finally:
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
+            if not term.lost.is_set():
+                term.lost.set()
+                await self._release()
+
+    async def _acquire(self) -> Term:
+        while True:
+            try:
+                term = await self._try_acquire()
+            except _TROUBLE as error:
+                log.debug("%s: cannot take the lease %s yet: %s", self.identity, self._name, error)
+                term = None
+            if term is not None:
+                return term
+            await self._sleep(self._timing.retry)
+
+    async def _try_acquire(self) -> Term | None:
+        """A term if the lease is free or was not renewed for its whole duration."""
+        try:
+            lease = await self._store.get(kubernetes.Lease, self._name, self._namespace)
+        except errors.NotFound:
+            started = self._clock()
+            lease = kubernetes.Lease(
+                metadata=meta.ObjectMeta(name=self._name, namespace=self._namespace),
+                spec=self._spec(epoch=1, acquired=True),
+            )
+            await self._store.create(lease)
+            return self._begin(1, started)
+        if not self._is_free(lease.spec):
+            return None
+        started = self._clock()
+        epoch = (lease.spec.lease_transitions or 0) + 1
+        # The resourceVersion that was read makes this fail if another candidate was faster.
+        lease.spec = self._spec(epoch=epoch, acquired=True)
+        await self._store.replace(lease)
+        return self._begin(epoch, started)
+
+    def _is_free(self, spec: kubernetes.LeaseSpec) -> bool:
+        if not spec.holder_identity:
+            return True
+        record = (spec.holder_identity, spec.renew_time, spec.acquire_time, spec.lease_transitions)
+        now = self._clock()
+        if record != self._seen:
+            self._seen, self._seen_at = record, now
+        return now - self._seen_at >= float(spec.lease_duration_seconds or self._timing.lease)
+
+    def _begin(self, epoch: int, started: float) -> Term:
+        return Term(epoch, started + self._timing.renew_deadline, self._clock)
+
+    async def _renew_until_lost(self, term: Term) -> None:
+        while True:
+            await self._sleep(min(self._timing.retry, term.remaining()))
+            if term.remaining() <= 0:
+                break
+            started = self._clock()
+            try:
+                async with asyncio.timeout(term.remaining()):
+                    if not await self._renew(term.epoch):
+                        break
+            except _TROUBLE as error:
+                log.debug("%s: renewing %s failed: %s", self.identity, self._name, error)
+                continue
+            term.extend(started + self._timing.renew_deadline)
+        term.lost.set()
+
+    async def _renew(self, epoch: int) -> bool:
+        """Whether the lease is still ours; if so it has been renewed."""
+        lease = await self._store.get(kubernetes.Lease, self._name, self._namespace)
+        if not self._is_ours(lease.spec, epoch):
+            return False
+        fresh = self._spec(epoch=epoch, acquired=False)
+        fresh.acquire_time = lease.spec.acquire_time
+        lease.spec = fresh
+        await self._store.replace(lease)
+        return True
+
+    async def _release(self) -> None:
+        """Gives the lease up so that the next leader need not wait; if that fails, it waits."""
+        try:
+            async with asyncio.timeout(self._timing.retry):
+                lease = await self._store.get(kubernetes.Lease, self._name, self._namespace)
+                epoch = lease.spec.lease_transitions or 0
+                if self._is_ours(lease.spec, epoch):
+                    lease.spec.holder_identity = ""
+                    await self._store.replace(lease)
+        except _TROUBLE as error:
+            log.debug("%s: could not give back %s: %s", self.identity, self._name, error)
+
+    def _is_ours(self, spec: kubernetes.LeaseSpec, epoch: int) -> bool:
+        return spec.holder_identity == self.identity and spec.lease_transitions == epoch
+
+    def _spec(self, *, epoch: int, acquired: bool) -> kubernetes.LeaseSpec:
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return kubernetes.LeaseSpec(
+            holder_identity=self.identity,
+            lease_duration_seconds=math.ceil(self._timing.lease),
+            acquire_time=now if acquired else None,
+            renew_time=now,
+            lease_transitions=epoch,
+        )
+
+
+class Guarded:
+    """A store that writes only while a term lasts; reads pass through."""
+
+    def __init__(self, store: client.Store, term: Term) -> None:
+        self._store, self._term = store, term
+        self.get = store.get
+        self.list = store.list
+        self.watch = store.watch
+        self.close = store.close
+
+    async def create(self, obj: T, *, dry_run: bool = False) -> T:
+        self._term.check()
+        return await self._store.create(obj, dry_run=dry_run)
+
+    async def replace(self, obj: T, *, subresource: str = "", dry_run: bool = False) -> T:
+        self._term.check()
+        return await self._store.replace(obj, subresource=subresource, dry_run=dry_run)
+
+    async def patch(
+        self,
+        kind: type[T],
+        name: str,
+        namespace: str = "",
+        *,
+        patch: client.MergePatch | client.JsonPatch,
+        subresource: str = "",
+        dry_run: bool = False,
+    ) -> T:
+        self._term.check()
+        return await self._store.patch(
+            kind, name, namespace, patch=patch, subresource=subresource, dry_run=dry_run
+        )
+
+    async def delete(
+        self,
+        kind: type[T],
+        name: str,
+        namespace: str = "",
+        *,
+        propagation: client.Propagation = "Background",
+        preconditions: client.Preconditions | None = None,
+        grace_seconds: int | None = None,
+        dry_run: bool = False,
+    ) -> T | None:
+        self._term.check()
+        return await self._store.delete(
+            kind,
+            name,
+            namespace,
+            propagation=propagation,
+            preconditions=preconditions,
+            grace_seconds=grace_seconds,
+            dry_run=dry_run,
+        )
