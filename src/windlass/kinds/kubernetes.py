@@ -384,7 +384,7 @@ class Subject(Struct):
     api_group: str = ""
 
 
-class RoleBinding(Object):
+class RoleBinding(Object, kw_only=True):
     """Gives people a role in one namespace. Embedded, the roles are the three of Windlass."""
 
     resource: ClassVar = Resource(
@@ -395,7 +395,7 @@ class RoleBinding(Object):
     subjects: list[Subject] | None = None
 
 
-class ClusterRoleBinding(Object):
+class ClusterRoleBinding(Object, kw_only=True):
     """Gives people a role everywhere."""
 
     resource: ClassVar = Resource(

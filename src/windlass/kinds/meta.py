@@ -58,7 +58,7 @@ class Condition(Struct):
     last_transition_time: str | None = None
 
 
-class Object(Struct, dict=True):
+class Object(Struct, dict=True, gc=True):
     """Base of every kind.
 
     `apiVersion` and `kind` are the class's own (`resource`), not fields of each instance:

@@ -28,7 +28,7 @@ def decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
 
 def decode(kind: type[T], data: bytes | msgspec.Raw) -> T:
     """The object in `data`; remembers `data` so that `to_dict` can restore unknown fields."""
-    obj = decoder(kind).decode(data)
+    obj: T = decoder(kind).decode(data)
     obj.__dict__[_SOURCE] = bytes(data)
     return obj
 

@@ -1,0 +1,107 @@
+"""Queue: a node of the sharing tree. Who may use how much, and in which order.
+
+Written by administrators; the scheduler reads `spec` and writes `status`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta
+
+from windlass.kinds import fields
+from windlass.kinds.meta import Condition, Object, Struct
+from windlass.kinds.resources import Column, Resource
+
+Amounts = Annotated[dict[fields.ResourceName, fields.Quantity], Meta(max_length=64)]
+"""Resource -> amount: `{gpu: 16, gpu/h100: 8, cpu: 256, memory: 1Ti}`."""
+
+
+class BudgetStep(Struct):
+    """What happens when a part of the budget is used."""
+
+    percent: Annotated[int, Meta(ge=1, le=1000)]
+    """Of the budget."""
+    do: Literal["warn", "hold", "stop"]
+    """`warn` tells, `hold` starts nothing new, `stop` stops what runs."""
+
+
+class Budget(Struct):
+    """How much may be used in a period."""
+
+    device_hours: Amounts
+    """Hours of devices: `{gpu: 5000}`."""
+    per: Literal["day", "week", "month", "quarter", "year"] = "month"
+    """The period, by the calendar in UTC."""
+    at: Annotated[list[BudgetStep], Meta(max_length=8)] | None = None
+    """What happens at which part of it. Default: warn at 80 percent, hold at 100."""
+
+
+class QueueSpec(Struct):
+    """What the queue may use."""
+
+    parent: fields.ObjectName | None = None
+    """The queue above it. None: a root."""
+    namespaces: Annotated[list[fields.DnsLabel], Meta(max_length=256)] | None = None
+    """Namespaces whose runs use this queue unless they name another one."""
+    guarantee: Amounts | None = None
+    """What it always gets back on demand, whoever borrowed it."""
+    limit: Amounts | None = None
+    """What it never exceeds, borrowed room included."""
+    lend: Amounts | None = None
+    """How much of the guarantee others may borrow. Default: all of it."""
+    weight: Annotated[int, Meta(ge=1, le=1000000)] = 1
+    """Its part of what is free, against its siblings."""
+    order: Literal["fifo", "lifo", "priority", "fair", "shortest", "attained"] = "fifo"
+    """Who is next, among runs of the same priority."""
+    strict: bool = False
+    """The head blocks those behind it: no backfill."""
+    reserve: Annotated[int, Meta(ge=0, le=100)] = 1
+    """How many blocked heads get a reservation that backfill must respect."""
+    min_runtime: fields.Duration | None = None
+    """A run is not preempted earlier than this after it started."""
+    max_priority: Annotated[int, Meta(ge=0, le=1000)] | None = None
+    """Caps the priority of its runs."""
+    budget: Budget | None = None
+    """How much may be used in a period."""
+
+
+class QueueStatus(Struct):
+    """How much of it is used. Only the platform writes this."""
+
+    observed_generation: int = 0
+    """The generation of the spec that this status is about."""
+    used: Amounts | None = None
+    """What its runs, and those of the queues below it, hold."""
+    borrowed: Amounts | None = None
+    """How much of that is above its guarantee."""
+    lent: Amounts | None = None
+    """How much of its guarantee others hold."""
+    running: int = 0
+    """How many runs hold room."""
+    pending: int = 0
+    """How many runs wait."""
+    share: float | None = None
+    """Its largest part of any resource against its weight; the fair order compares it."""
+    conditions: Annotated[list[Condition], Meta(max_length=16)] | None = None
+    """Ready, OverCommitted."""
+
+
+class Queue(Object):
+    """A node of the sharing tree: who may use how much, and in which order."""
+
+    resource: ClassVar = Resource(
+        "windlass.dev", "v1alpha1", "Queue", "queues", namespaced=False, short_names=("wq",),
+        categories=("windlass",), subresources=("status",),
+        columns=(
+            Column("Parent", ".spec.parent", description="The queue above it"),
+            Column("Order", ".spec.order", description="Who is next"),
+            Column("Weight", ".spec.weight", "integer", description="Its part of what is free"),
+            Column("Running", ".status.running", "integer", description="Runs that hold room"),
+            Column("Pending", ".status.pending", "integer", description="Runs that wait"),
+            Column("Age", ".metadata.creationTimestamp", "date"),
+        ),
+    )  # fmt: skip
+    spec: QueueSpec = msgspec.field(default_factory=QueueSpec)
+    status: QueueStatus = msgspec.field(default_factory=QueueStatus)

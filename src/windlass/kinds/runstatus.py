@@ -1,0 +1,120 @@
+"""The status of a Run: what the platform writes, and nobody else.
+
+Two rooms write it, each its own fields: the scheduler `assignment`, `nomination`, `eviction` and
+`queue`, the run controller all the rest. `kinds.run` offers these names too.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from windlass.kinds import fields
+from windlass.kinds.meta import Condition, Struct
+
+Phase = Literal["Queued", "Starting", "Running", "Stopping", "Succeeded", "Failed", "Stopped"]
+FINISHED: Final = frozenset({"Succeeded", "Failed", "Stopped"})
+HISTORY_LENGTH: Final = 50
+
+
+class Member(Struct):
+    """Where one member runs and what it holds."""
+
+    node: str
+    """The node's name."""
+    devices: list[str] | None = None
+    """Granted devices: `gpu/0`, or a share in thousandths: `gpu/0:250`."""
+
+
+class Assignment(Struct):
+    """Room that was given to an attempt. Written before any pod exists."""
+
+    attempt: int
+    """For which attempt."""
+    epoch: int
+    """Under which leader it was decided; only those of the current epoch are started."""
+    members: dict[str, list[Member]]
+    """By role; a member's index is its place in the list."""
+
+
+class Eviction(Struct, kw_only=True):
+    """Room that must be given back."""
+
+    by: str
+    """For whom: `namespace/name` of the Run that gets the room, or `platform`."""
+    reason: str
+    """Why; see Reasons."""
+    keep_members: dict[str, int] | None = None
+    """By role, how many members may stay. None at all when absent."""
+    deadline: fields.Time
+    """Members that still run then are killed."""
+
+
+class QueuePlace(Struct):
+    """Where it waits. Only the first runs of a queue carry this."""
+
+    position: int
+    """1 is the head."""
+    of: int
+    """How many wait in the queue."""
+    expected_start: fields.Time | None = None
+    """From expected durations; absent when nothing is known."""
+
+
+class Progress(Struct):
+    """What the user's code reported."""
+
+    fraction: float | None = None
+    """0 to 1."""
+    metrics: Annotated[dict[str, float], Meta(max_length=64)] | None = None
+    """Named numbers, such as `loss`."""
+
+
+class Transition(Struct, kw_only=True):
+    """One change of phase."""
+
+    at: fields.Time
+    """When."""
+    from_phase: str = msgspec.field(default="", name="from")
+    """The phase before."""
+    to_phase: str = msgspec.field(name="to")
+    """The phase after."""
+    reason: str = ""
+    """Why; see Reasons."""
+    message: str = ""
+    """Why, for people."""
+    by: str = ""
+    """Who caused it: a user, or a part of the platform."""
+
+
+class RunStatus(Struct):
+    """What became of it. Only the platform writes this."""
+
+    observed_generation: int = 0
+    """The generation of the spec that this status is about."""
+    attempt: int = 0
+    """Counts the starts; the first is 0."""
+    phase: Phase = "Queued"
+    """Queued, Starting, Running, Stopping, Succeeded, Failed or Stopped."""
+    reason: str = ""
+    """Why it is in this phase; see Reasons."""
+    message: str = ""
+    """The same for people, with amounts."""
+    exit_code: int | None = None
+    """Of the member that decided how the run ended; 128 + n for signal n."""
+    conditions: Annotated[list[Condition], Meta(max_length=16)] | None = None
+    """Admitted, Started, Complete, Failed, each with the time it last changed."""
+    queue: QueuePlace | None = None
+    """Where it waits."""
+    assignment: Assignment | None = None
+    """Room that it holds."""
+    nomination: Assignment | None = None
+    """Room that it will get when others have given it back."""
+    eviction: Eviction | None = None
+    """Room that it must give back."""
+    progress: Progress | None = None
+    """What the user's code reported, at most every 10 s."""
+    history: Annotated[list[Transition], Meta(max_length=HISTORY_LENGTH)] | None = None
+    """The last 50 changes of phase, oldest first."""
