@@ -1,0 +1,91 @@
+"""The pytest plug-in: real servers as fixtures, started once per run and only when asked for.
+
+Loaded by pyproject.toml for every run. Tests marked `kubernetes` all go to one worker of
+pytest-xdist, so that a run has one control plane; they are skipped where the binaries are missing
+and cannot be built, except under CI=true, where that is an error.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness import build, rest
+from tests.harness.control_plane import ControlPlane
+from tests.harness.embedded import EmbeddedServer
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CRDS = REPOSITORY / "deploy" / "crds"
+
+USERS = {"alice": ["team-a"], "bob": ["team-b"]}
+"""Users without rights of their own that have bearer tokens on the control plane."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("kubernetes"):
+            item.add_marker(pytest.mark.xdist_group("kubernetes"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Builds before the first test, so that no test's timeout counts the compiler."""
+    wanted = [item for item in session.items if item.get_closest_marker("kubernetes")]
+    if not wanted or session.config.option.collectonly:
+        return
+    try:
+        build.ensure(_reporter(session.config))
+    except build.BuildError as error:
+        if os.environ.get("CI") == "true":
+            raise pytest.UsageError(str(error)) from error
+        for item in wanted:
+            item.add_marker(pytest.mark.skip(reason=str(error)))
+
+
+@pytest.fixture(scope="session")
+def kubernetes_binaries() -> Path:
+    """The folder of kube-apiserver, kubectl, kubelet, etcd, kwok ..."""
+    try:
+        return build.ensure()
+    except build.BuildError as error:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def bare_control_plane(kubernetes_binaries: Path) -> Iterator[ControlPlane]:
+    """A real control plane with nothing of Windlass in it."""
+    with ControlPlane.start(users=USERS) as plane:
+        yield plane
+
+
+@pytest.fixture(scope="session")
+def control_plane(bare_control_plane: ControlPlane) -> ControlPlane:
+    """A real control plane that serves Windlass' own kinds."""
+    bare_control_plane.install_crds(CRDS)
+    return bare_control_plane
+
+
+@pytest.fixture(scope="session")
+def control_plane_rest(control_plane: ControlPlane) -> Iterator[rest.Rest]:
+    """Plain HTTP to the control plane as its admin."""
+    client = rest.from_kubeconfig(control_plane.kubeconfig)
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="session")
+def embedded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    """The embedded API server as a process of its own, with a fresh store."""
+    with EmbeddedServer.start(tmp_path_factory.mktemp("embedded")) as server:
+        yield server
+
+
+def _reporter(config: pytest.Config) -> Callable[[str], None]:
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    return print if terminal is None else terminal.write_line
