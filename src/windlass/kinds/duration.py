@@ -1,0 +1,50 @@
+"""Durations as people write them (`90s`, `2h`, `1h30m`, `7d`, `250ms`), as exact integers.
+
+The grammar is that of `kinds.fields.Duration`: units from large to small, each at most once, no
+zeros except `0s`. So one amount has few spellings, and a pattern in the CRD can check it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_UNITS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
+_FORM: Final = re.compile(
+    "".join(f"(?:(?P<{unit}>[1-9][0-9]{{0,8}}){unit})?" for unit in _UNITS), re.ASCII
+)
+
+
+class Malformed(ValueError):
+    """A text that is not a duration."""
+
+
+def milliseconds(text: str) -> int:
+    """`1h30m` -> 5400000. Raises Malformed for what is not a duration."""
+    if text == "0s":
+        return 0
+    form = _FORM.fullmatch(text)
+    if form is None or not text:
+        raise Malformed(f"{text!r} is not a duration such as 90s, 2h, 1h30m or 7d")
+    return sum(int(form[unit]) * size for unit, size in _UNITS.items() if form[unit])
+
+
+def seconds(text: str) -> int:
+    """The same in seconds, rounded up: a limit is never shorter than what was asked for."""
+    return -(-milliseconds(text) // 1000)
+
+
+def of_milliseconds(amount: int) -> str:
+    """5400000 -> `1h30m`; the spelling that `milliseconds` reads back to the same amount."""
+    if amount < 0:
+        raise ValueError(f"a duration cannot be below zero: {amount} ms")
+    parts = []
+    for unit, size in _UNITS.items():
+        count, amount = divmod(amount, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0s"
+
+
+def of_seconds(amount: int) -> str:
+    return of_milliseconds(amount * 1000)

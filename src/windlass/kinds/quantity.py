@@ -1,0 +1,132 @@
+"""Kubernetes quantities (`500m`, `1.5Gi`, `2e3`), read exactly into integers and written back.
+
+Inside Windlass amounts are integers: thousandths of a core, bytes, thousandths of a device. What
+does not fit is rounded up, as Kubernetes does. No float ever holds an amount: a number that JSON
+gave as a float is read by its digits.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+NANO: Final = 10**9
+MAX: Final = 2**63 - 1
+"""Larger values count as this one, as in Kubernetes."""
+
+_FORM: Final = re.compile(
+    r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?:\.(?P<part>[0-9]*))?"
+    r"(?P<suffix>[KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?",
+    re.ASCII,
+)
+_DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}  # noqa: E501  # fmt: skip
+_BINARY: Final = {"": 0, "Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+_LONGEST: Final = 128
+
+
+class Malformed(ValueError):
+    """A text that is not a quantity."""
+
+
+def nano(value: str | float, *, signed: bool = False) -> int:
+    """The amount in thousand-millionths, the finest that Kubernetes keeps; finer is rounded up.
+
+    Raises Malformed for what is not a quantity and, unless `signed`, for what is below zero.
+    """
+    if isinstance(value, int):
+        amount = value * NANO
+    else:
+        amount = _read(value if isinstance(value, str) else repr(value))
+    if amount < 0 and not signed:
+        raise Malformed(f"{value!r} is below zero")
+    return max(-MAX * NANO, min(amount, MAX * NANO))
+
+
+def milli(value: str | float, *, signed: bool = False) -> int:
+    """The amount in thousandths: milli-CPU, milli-devices. `500m` -> 500, `1.5` -> 1500."""
+    return -(-nano(value, signed=signed) // 10**6)
+
+
+def whole(value: str | float, *, signed: bool = False) -> int:
+    """The amount in units: bytes, whole devices. `1.5Gi` -> 1610612736."""
+    return -(-nano(value, signed=signed) // NANO)
+
+
+def is_valid(value: object, *, signed: bool = False) -> bool:
+    """Whether a JSON value is a quantity."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return False
+    try:
+        nano(value, signed=signed)
+    except Malformed:
+        return False
+    return True
+
+
+def canonical(value: str | float) -> str:
+    """The same amount as Kubernetes writes it: no fractions, the largest suffix that is exact,
+    in the family (binary, decimal, exponent) that it came in."""
+    amount = nano(value, signed=True)
+    text = str(value)
+    suffix = text.lstrip("+-0123456789.")
+    if suffix in _BINARY and suffix and abs(amount) >= 1024 * NANO:
+        return of_bytes(-(-amount // NANO))
+    digits, exponent = _without_zeros(amount)
+    if suffix[:1] in ("e", "E") and suffix not in _DECIMAL and suffix not in _BINARY:
+        return f"{digits}e{exponent}" if exponent else str(digits)
+    return _decimal(digits, exponent)
+
+
+def of_milli(amount: int) -> str:
+    """Thousandths as people and Kubernetes write them: 500 -> `500m`, 2000 -> `2`."""
+    return str(amount // 1000) if amount % 1000 == 0 else f"{amount}m"
+
+
+def of_bytes(amount: int) -> str:
+    """Bytes with the largest binary suffix that is exact: 34359738368 -> `32Gi`."""
+    best = ""
+    for suffix, bits in _BINARY.items():
+        if amount % (1 << bits) == 0 and amount:
+            best = suffix
+    return f"{amount >> _BINARY[best]}{best}"
+
+
+def _read(text: str) -> int:
+    form = _FORM.fullmatch(text) if len(text) <= _LONGEST else None
+    if form is None or not (form["whole"] or form["part"]):
+        raise Malformed(f"{text[:_LONGEST]!r} is not a quantity such as 8, 500m, 1.5 or 32Gi")
+    digits, part, suffix = form["whole"] + (form["part"] or ""), form["part"] or "", form["suffix"]
+    numerator = int(digits)
+    if suffix in _BINARY:
+        numerator, exponent = numerator << _BINARY[suffix], 0
+    elif suffix in _DECIMAL:
+        exponent = _DECIMAL[suffix]
+    else:
+        exponent = int(suffix[1:]) if suffix else 0
+    amount = _scaled(numerator, exponent - len(part) + 9)
+    return -amount if form["sign"] == "-" else amount
+
+
+def _scaled(numerator: int, exponent: int) -> int:
+    """numerator * 10**exponent, rounded up; a huge exponent never makes a huge number."""
+    if numerator == 0:
+        return 0
+    power: int = 10 ** min(abs(exponent), 2 * _LONGEST)
+    return numerator * power if exponent >= 0 else -(-numerator // power)
+
+
+def _without_zeros(amount: int) -> tuple[int, int]:
+    """(digits, exponent) of an amount in nano, with the exponent a multiple of 3, as large as
+    possible."""
+    exponent = -9
+    if amount == 0:
+        return 0, 0
+    while amount % 1000 == 0 and exponent < 18:
+        amount //= 1000
+        exponent += 3
+    return amount, exponent
+
+
+def _decimal(digits: int, exponent: int) -> str:
+    suffix = next(name for name, power in _DECIMAL.items() if power == exponent)
+    return f"{digits}{suffix}"
