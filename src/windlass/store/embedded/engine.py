@@ -1,0 +1,470 @@
+"""Revisions in SQLite: one writer, group commit, readers that see only what is durable.
+
+Called by `api` alone. It knows keys and bytes, never what an object means. All methods run on the
+event loop's thread, with two exceptions: the commit (its fsync happens in a thread of its own
+while the loop goes on collecting the next batch) and long reads, lists and history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import dataclasses
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from windlass.store import errors
+from windlass.store.embedded import schema
+
+R = TypeVar("R")
+
+ADDED, MODIFIED, DELETED = 1, 2, 3
+BATCH = 256
+"""Requests that share one fsync at most; bounds how long a batch holds the event loop."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Key:
+    """Which object: `resource` is `Resource.key`."""
+
+    resource: str
+    namespace: str
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Change:
+    """One revision: what became of one object."""
+
+    rv: int
+    key: Key
+    event: int
+    data: bytes
+    """The object; for DELETED its last state."""
+    previous: bytes | None
+    """The object before; selectors need both sides."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Page:
+    """Objects of one resource in key order, joined by commas, all as of one revision."""
+
+    body: bytes
+    count: int
+    rv: int
+    last: tuple[str, str] | None
+    """Namespace and name of the last object when there are more behind it."""
+    remaining: int
+
+
+class Transaction:
+    """The state as the running batch sees it, and the only way to change it."""
+
+    def __init__(self, connection: sqlite3.Connection, last_rv: int) -> None:
+        self._execute = connection.execute
+        self.last_rv = last_rv
+        self.changes: list[Change] = []
+        self.dirty = False
+        self._savepoint = False
+
+    def get(self, key: Key) -> bytes | None:
+        found = self._execute(_GET, (key.resource, key.namespace, key.name)).fetchone()
+        return found[0] if found else None
+
+    def exists(self, key: Key) -> bool:
+        return bool(self._execute(_EXISTS, (key.resource, key.namespace, key.name)).fetchone())
+
+    def uid_exists(self, uid: str) -> bool:
+        return bool(self._execute("SELECT 1 FROM current WHERE uid = ?", (uid,)).fetchone())
+
+    def keys_in_namespace(self, namespace: str, limit: int) -> list[Key]:
+        rows = self._execute(
+            "SELECT resource, namespace, name FROM current WHERE namespace = ? LIMIT ?",
+            (namespace, limit),
+        )
+        return [Key(*row) for row in rows]
+
+    def next_rv(self) -> int:
+        """The revision that the next `put` or `remove` will have: objects carry it inside."""
+        return self.last_rv + 1
+
+    def put(self, key: Key, uid: str, data: bytes, previous: bytes | None) -> int:
+        """Adds (`previous` None) or changes an object."""
+        prev_rv = self._current_rv(key) if previous is not None else None
+        self._append(key, ADDED if previous is None else MODIFIED, data, previous, prev_rv)
+        where = (key.resource, key.namespace, key.name)
+        if previous is None:
+            self._execute("INSERT INTO current VALUES (?, ?, ?, ?, ?)", (*where, uid, self.last_rv))
+        else:
+            self._execute(_MOVE, (self.last_rv, *where))
+        return self.last_rv
+
+    def remove(self, key: Key, data: bytes, previous: bytes) -> int:
+        """Deletes an object; `data` is its last state, carrying the revision of the deletion."""
+        prev_rv = self._current_rv(key)
+        self._append(key, DELETED, data, previous, prev_rv)
+        self._execute(_DROP, (key.resource, key.namespace, key.name))
+        return self.last_rv
+
+    def execute(self, sql: str, parameters: tuple[Any, ...] = ()) -> sqlite3.Cursor:
+        """Housekeeping (compaction); objects change only through `put` and `remove`."""
+        self._begin_write()
+        return self._execute(sql, parameters)
+
+    def _current_rv(self, key: Key) -> int:
+        found = self._execute(_CURRENT_RV, (key.resource, key.namespace, key.name)).fetchone()
+        return int(found[0])
+
+    def _append(
+        self, key: Key, event: int, data: bytes, previous: bytes | None, prev_rv: int | None
+    ) -> None:
+        self._begin_write()
+        self.last_rv += 1
+        row = (self.last_rv, key.resource, key.namespace, key.name, event, prev_rv, data)
+        self._execute("INSERT INTO revision VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        self.changes.append(Change(self.last_rv, key, event, data, previous))
+
+    def _begin_write(self) -> None:
+        self.dirty = True
+        if not self._savepoint:
+            self._execute("SAVEPOINT request")
+            self._savepoint = True
+
+    def run(self, request: Callable[[Transaction], R]) -> R:
+        """One request inside the batch: it happens whole or not at all."""
+        rv, count = self.last_rv, len(self.changes)
+        self._savepoint = False
+        try:
+            result = request(self)
+        except BaseException:
+            if self._savepoint:
+                self._execute("ROLLBACK TO request")
+                self._execute("RELEASE request")
+            self.last_rv = rv
+            del self.changes[count:]
+            raise
+        if self._savepoint:
+            self._execute("RELEASE request")
+        return result
+
+
+class Reader:
+    """Lists and history on a connection of its own: one call to SQLite each, few Python objects."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = schema.connect(path, read_only=True)
+
+    def _stored(self, sql: str) -> int:
+        return int(self._connection.execute(sql).fetchone()[0])
+
+    def page(
+        self, resource: str, namespace: str, after: tuple[str, str], limit: int, at: int
+    ) -> Page:
+        """Objects behind `after` as of revision `at` (0: now); `limit` 0 means all."""
+        self._connection.execute("BEGIN")
+        try:
+            latest = self._stored(
+                "SELECT max(rv) FROM (SELECT max(rv) AS rv FROM revision "
+                "UNION SELECT value FROM meta WHERE key = 'last_rv')"
+            )
+            if at and at < self._stored("SELECT value FROM meta WHERE key = 'compacted'"):
+                raise errors.Gone(TOO_OLD.format(at))
+            if not at or at >= latest or not self._changed_since(resource, at):
+                return self._page_now(resource, namespace, after, limit, at or latest)
+            return self._page_then(resource, namespace, after, limit, at)
+        finally:
+            self._connection.execute("COMMIT")
+
+    def _changed_since(self, resource: str, at: int) -> bool:
+        sql = "SELECT 1 FROM revision WHERE rv > ? AND resource = ? LIMIT 1"
+        return self._connection.execute(sql, (at, resource)).fetchone() is not None
+
+    def _page_now(
+        self, resource: str, namespace: str, after: tuple[str, str], limit: int, rv: int
+    ) -> Page:
+        # SQLite joins the objects itself: one call and no Python object per row.
+        where, values = _range(resource, namespace, after)
+        keys = f"SELECT namespace, name, rv FROM current {where} ORDER BY namespace, name"
+        bounded = f"{keys} LIMIT {limit}" if limit else keys
+        body, count = self._connection.execute(
+            f"SELECT CAST(group_concat(r.data, ',') AS BLOB), count(*) FROM ({bounded}) k "
+            "CROSS JOIN revision r ON r.rv = k.rv",
+            values,
+        ).fetchone()
+        last, remaining = None, 0
+        if limit and count == limit:
+            total = self._connection.execute(f"SELECT count(*) FROM current {where}", values)
+            remaining = int(total.fetchone()[0]) - count
+        if remaining > 0:
+            row = self._connection.execute(f"{keys} LIMIT 1 OFFSET {limit - 1}", values).fetchone()
+            last = (row[0], row[1])
+        return Page(body or b"", count, rv, last, remaining)
+
+    def _page_then(
+        self, resource: str, namespace: str, after: tuple[str, str], limit: int, at: int
+    ) -> Page:
+        """As `_page_now`, but of the past: what changed since is replaced by what it was."""
+        before: dict[tuple[str, str], int | None] = {}
+        changed = "SELECT namespace, name, prev_rv FROM revision WHERE rv > ? AND resource = ? "
+        for ns, name, prev_rv in self._connection.execute(changed + "ORDER BY rv", (at, resource)):
+            before.setdefault((ns, name), prev_rv)
+        where, values = _range(resource, namespace, after)
+        rows = self._connection.execute(f"SELECT namespace, name, rv FROM current {where}", values)
+        states = {(ns, name): rv for ns, name, rv in rows if rv <= at}
+        states |= {
+            key: prev_rv
+            for key, prev_rv in before.items()
+            if prev_rv is not None and key > after and namespace in ("", key[0])
+        }
+        keys = sorted(states)
+        shown = keys[:limit] if limit else keys
+        parts = [self._data(states[key]) for key in shown]
+        remaining = len(keys) - len(shown)
+        return Page(b",".join(parts), len(parts), at, shown[-1] if remaining else None, remaining)
+
+    def _data(self, rv: int) -> bytes:
+        row = self._connection.execute("SELECT data FROM revision WHERE rv = ?", (rv,)).fetchone()
+        return bytes(row[0])
+
+    def history(self, resource: str, after: int, limit: int) -> list[Change]:
+        """Changes of a resource after a revision, oldest first; Gone when some are not kept."""
+        rows = self._connection.execute(_HISTORY, (after, resource, limit)).fetchall()
+        compacted = self._stored("SELECT value FROM meta WHERE key = 'compacted'")
+        if after < compacted:
+            raise errors.Gone(TOO_OLD.format(after))
+        return [
+            Change(rv, Key(resource, namespace, name), event, data, previous)
+            for rv, namespace, name, event, data, previous in rows
+        ]
+
+
+class Engine:
+    """The store's file. Open one per process; `server` holds a lock so that there is one writer."""
+
+    def __init__(self, path: Path, on_commit: Callable[[list[Change]], None]) -> None:
+        self.path = path
+        self._on_commit = on_commit
+        self._writer = schema.connect(path)
+        schema.upgrade(self._writer, path)
+        self._reader = schema.connect(path, read_only=True)
+        self.last_rv = self._stored(
+            "SELECT max((SELECT ifnull(max(rv), 0) FROM revision), "
+            "(SELECT value FROM meta WHERE key = 'last_rv'))"
+        )
+        self.compacted = self._stored("SELECT value FROM meta WHERE key = 'compacted'")
+        self._pending: deque[tuple[Callable[[Transaction], Any], asyncio.Future[Any]]] = deque()
+        self._committing = False
+        self._scheduled = False
+        self._broken: str | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._commit_thread = concurrent.futures.ThreadPoolExecutor(1, "store-commit")
+        self._read_threads = concurrent.futures.ThreadPoolExecutor(2, "store-read")
+        self._local = threading.local()
+
+    def _stored(self, sql: str) -> int:
+        return int(self._reader.execute(sql).fetchone()[0])
+
+    # --- writing
+
+    async def write(self, request: Callable[[Transaction], R]) -> R:
+        """Runs `request` in the next batch; returns when what it wrote is on disk."""
+        if self._broken:
+            raise errors.Unavailable(self._broken)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[R] = loop.create_future()
+        self._pending.append((request, future))
+        self._idle.clear()
+        if not self._committing and not self._scheduled:
+            # One turn of the loop later: whatever else arrived by then shares the fsync.
+            self._scheduled = True
+            loop.call_soon(self._run_batch)
+        return await future
+
+    def _run_batch(self) -> None:
+        self._scheduled = False
+        batch = [self._pending.popleft() for _ in range(min(BATCH, len(self._pending)))]
+        try:
+            self._writer.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as problem:
+            self._fail([future for _, future in batch], problem)
+            return
+        transaction = Transaction(self._writer, self.last_rv)
+        outcomes = [(future, *_outcome(transaction, request)) for request, future in batch]
+        if not transaction.dirty:
+            self._writer.execute("ROLLBACK")
+            self._settle(outcomes)
+            return
+        self._committing = True
+        loop = asyncio.get_running_loop()
+        commit = loop.run_in_executor(self._commit_thread, self._writer.execute, "COMMIT")
+        commit.add_done_callback(lambda done: self._committed(done, outcomes, transaction))
+
+    def _committed(
+        self, done: asyncio.Future[Any], outcomes: list[_Outcome], transaction: Transaction
+    ) -> None:
+        self._committing = False
+        problem = done.exception()
+        if problem is not None:
+            self._fail([future for future, _, _ in outcomes], problem)
+            return
+        self.last_rv = transaction.last_rv
+        if transaction.changes:
+            self._on_commit(transaction.changes)
+        self._settle(outcomes)
+
+    def _settle(self, outcomes: list[_Outcome]) -> None:
+        for future, result, problem in outcomes:
+            if future.done():  # the caller went away; what it wrote stays written
+                continue
+            if problem is not None:
+                future.set_exception(problem)
+            else:
+                future.set_result(result)
+        self._continue()
+
+    def _continue(self) -> None:
+        if self._pending:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._run_batch)
+        else:
+            self._idle.set()
+
+    def _fail(self, futures: list[asyncio.Future[Any]], problem: BaseException) -> None:
+        """Nothing of the batch happened. A full disk may pass; after any other I/O error the
+        file's state is unknown to this process, so it stops writing until it is started again."""
+        if self._writer.in_transaction:
+            self._writer.execute("ROLLBACK")
+        full = getattr(problem, "sqlite_errorname", "") in ("SQLITE_FULL", "SQLITE_BUSY")
+        sentence = f"the store {self.path} could not be written: {problem}; "
+        sentence += "free some disk space and try again" if full else "restart Windlass"
+        if not full:
+            self._broken = sentence
+        for future in futures:
+            if not future.done():
+                future.set_exception(errors.Unavailable(sentence, retry_after=5))
+        self._continue()
+
+    # --- reading: only what is committed
+
+    def get(self, key: Key) -> bytes | None:
+        found = self._reader.execute(_GET, (key.resource, key.namespace, key.name)).fetchone()
+        return found[0] if found else None
+
+    def exists(self, key: Key) -> bool:
+        where = (key.resource, key.namespace, key.name)
+        return bool(self._reader.execute(_EXISTS, where).fetchone())
+
+    async def page(
+        self, resource: str, namespace: str, after: tuple[str, str], limit: int, at: int
+    ) -> Page:
+        """See `Reader.page`."""
+        return await self._read(lambda r: r.page(resource, namespace, after, limit, at))
+
+    async def history(self, resource: str, after: int, limit: int) -> list[Change]:
+        """See `Reader.history`."""
+        return await self._read(lambda r: r.history(resource, after, limit))
+
+    async def _read(self, work: Callable[[Reader], R]) -> R:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._read_threads, lambda: work(self._thread_reader()))
+
+    def _thread_reader(self) -> Reader:
+        if not hasattr(self._local, "reader"):
+            self._local.reader = Reader(self.path)
+        reader: Reader = self._local.reader
+        return reader
+
+    def owners(self) -> Iterator[tuple[Key, bytes]]:
+        """Every live object that names an owner, for the garbage collector's start."""
+        sql = (
+            "SELECT c.resource, c.namespace, c.name, r.data FROM current c "
+            "JOIN revision r ON r.rv = c.rv "
+            "WHERE instr(r.data, CAST('\"ownerReferences\"' AS BLOB))"
+        )
+        for resource, namespace, name, data in self._reader.execute(sql):
+            yield Key(resource, namespace, name), data
+
+    def counts(self) -> dict[str, int]:
+        """Objects by resource."""
+        rows = self._reader.execute("SELECT resource, count(*) FROM current GROUP BY resource")
+        return dict(rows.fetchall())
+
+    # --- housekeeping
+
+    async def compact(self, upto: int, slice_size: int = 2000) -> None:
+        """Forgets what was superseded up to `upto`; in slices, so that writers go between."""
+        upto = min(upto, self.last_rv)
+        while self.compacted < upto:
+            target = min(upto, self.compacted + slice_size)
+            await self.write(_forget(self.compacted, target))
+            self.compacted = target
+
+    async def close(self) -> None:
+        """Waits for what was accepted, then lets go of the file."""
+        await self._idle.wait()
+        self._commit_thread.shutdown()
+        self._read_threads.shutdown()
+        self._reader.close()
+        self._writer.close()
+
+
+TOO_OLD = "the resourceVersion {} is too old: its history is no longer kept; list again"
+
+_Outcome = tuple["asyncio.Future[Any]", Any, "BaseException | None"]
+
+_GET = (
+    "SELECT r.data FROM current c JOIN revision r ON r.rv = c.rv "
+    "WHERE c.resource = ? AND c.namespace = ? AND c.name = ?"
+)
+_EXISTS = "SELECT 1 FROM current WHERE resource = ? AND namespace = ? AND name = ?"
+_CURRENT_RV = "SELECT rv FROM current WHERE resource = ? AND namespace = ? AND name = ?"
+_MOVE = "UPDATE current SET rv = ? WHERE resource = ? AND namespace = ? AND name = ?"
+_DROP = "DELETE FROM current WHERE resource = ? AND namespace = ? AND name = ?"
+_HISTORY = (
+    "SELECT r.rv, r.namespace, r.name, r.event, r.data, p.data FROM revision r "
+    "LEFT JOIN revision p ON p.rv = r.prev_rv WHERE r.rv > ? AND r.resource = ? "
+    "ORDER BY r.rv LIMIT ?"
+)
+
+
+def _outcome(
+    transaction: Transaction, request: Callable[[Transaction], Any]
+) -> tuple[Any, BaseException | None]:
+    try:
+        return transaction.run(request), None
+    except Exception as problem:  # handed to whoever awaits the request
+        return None, problem
+
+
+def _range(resource: str, namespace: str, after: tuple[str, str]) -> tuple[str, tuple[str, ...]]:
+    where, values = "WHERE resource = ?", [resource]
+    if namespace:
+        where += " AND namespace = ?"
+        values.append(namespace)
+    if after != ("", ""):
+        where += " AND (namespace, name) > (?, ?)"
+        values += after
+    return where, tuple(values)
+
+
+def _forget(after: int, upto: int) -> Callable[[Transaction], None]:
+    def request(transaction: Transaction) -> None:
+        span = (after, upto)
+        transaction.execute(
+            "DELETE FROM revision WHERE rv IN "
+            "(SELECT prev_rv FROM revision WHERE rv > ? AND rv <= ? AND prev_rv IS NOT NULL)",
+            span,
+        )
+        transaction.execute(
+            f"DELETE FROM revision WHERE rv > ? AND rv <= ? AND event = {DELETED}", span
+        )
+        transaction.execute("UPDATE meta SET value = max(value, ?) WHERE key = 'last_rv'", (upto,))
+        transaction.execute("UPDATE meta SET value = ? WHERE key = 'compacted'", (upto,))
+        transaction.execute("PRAGMA incremental_vacuum(200)")
+
+    return request

@@ -1,0 +1,77 @@
+"""What a request to the embedded API carries besides the object, and what comes back."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, Literal
+
+import msgspec
+
+from windlass.store.client import Propagation
+
+FieldValidation = Literal["Strict", "Warn", "Ignore"]
+PatchType = Literal["merge", "json", "strategic"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ListQuery:
+    label_selector: str = ""
+    field_selector: str = ""
+    limit: int = 0
+    continue_token: str = ""
+    resource_version: str = ""
+    resource_version_match: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WatchQuery:
+    label_selector: str = ""
+    field_selector: str = ""
+    resource_version: str = ""
+    bookmarks: bool = False
+    initial_events: bool = False
+
+
+@dataclasses.dataclass(slots=True)
+class WriteOptions:
+    user: str = ""
+    dry_run: bool = False
+    field_validation: FieldValidation = "Warn"
+    warnings: list[str] = dataclasses.field(default_factory=list)
+    """Filled in by the API: what the caller should know although the write went through."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeleteOptions:
+    propagation: Propagation | None = None
+    uid: str | None = None
+    resource_version: str | None = None
+    grace_seconds: int | None = None
+    dry_run: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class RawList:
+    """Encoded objects, joined by commas, as of one revision."""
+
+    body: bytes
+    resource_version: int
+    continue_token: str = ""
+    remaining: int | None = None
+
+    @functools.cached_property
+    def items(self) -> list[bytes]:
+        """The objects one by one, for those who must look inside."""
+        raws = msgspec.json.decode(b"[" + self.body + b"]", type=list[msgspec.Raw])
+        return [bytes(raw) for raw in raws]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RawEvent:
+    type: str
+    data: bytes
+    initial_end: bool = False
+
+
+Json = dict[str, Any]

@@ -1,0 +1,107 @@
+"""One watch: from a revision onward, through a selector, in batches.
+
+Called by `api.watch`. A watch is a cursor over the hub's ring and the engine's history; it holds
+no queue, so its reader may be as slow as it likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from windlass.kinds.resources import Resource
+from windlass.store import errors, selectors
+from windlass.store.embedded.engine import ADDED, DELETED, MODIFIED, Change
+from windlass.store.embedded.requests import ListQuery, RawEvent, WatchQuery
+
+if TYPE_CHECKING:
+    from windlass.store.embedded.api import Api
+
+BOOKMARK_SECONDS = 30.0
+HISTORY_SLICE = 500
+_NAMES = {ADDED: "ADDED", MODIFIED: "MODIFIED", DELETED: "DELETED"}
+
+
+async def watch(
+    api: Api, resource: Resource, namespace: str, query: WatchQuery
+) -> AsyncIterator[list[RawEvent]]:
+    """Batches of events; ends when the API closes; Gone when compaction overtook the reader."""
+    selector = selectors.parse(resource, query.label_selector, query.field_selector)
+    start = parse_version(query.resource_version)
+    refuse_future(start, api.engine.last_rv)
+    cursor = start
+    if start == 0 or query.initial_events:
+        listing = ListQuery(query.label_selector, query.field_selector)
+        found = await api.list(resource, namespace, listing)
+        cursor = found.resource_version
+        yield [RawEvent("ADDED", data) for data in found.items]
+        if query.initial_events and query.bookmarks:
+            yield [bookmark(resource, cursor, initial_end=True)]
+    elif start < api.engine.compacted:
+        raise errors.Gone(f"too old resource version: {start} ({api.engine.compacted})")
+    while not api.hub.closed:
+        changes = api.hub.after(resource.key, cursor)
+        if changes is None:
+            changes = await api.engine.history(resource.key, cursor, HISTORY_SLICE)
+            if not changes:
+                cursor = max(cursor, api.hub.latest)
+                continue
+        if changes:
+            cursor = changes[-1].rv
+            if events := _selected(changes, namespace, selector):
+                yield events
+            continue
+        cursor = max(cursor, api.hub.latest)
+        woken = await api.hub.wait(resource.key, BOOKMARK_SECONDS)
+        if not woken and query.bookmarks:
+            yield [bookmark(resource, max(cursor, api.hub.latest))]
+
+
+def parse_version(text: str) -> int:
+    """A resourceVersion as a number; 0 when there is none."""
+    if not text:
+        return 0
+    if not (text.isascii() and text.isdigit()) or len(text) > 18:
+        raise errors.BadRequest(f"invalid resource version {text[:60]!r}: it must be a number")
+    return int(text)
+
+
+def refuse_future(version: int, latest: int) -> None:
+    if version > latest:
+        raise errors.ServerTimeout(
+            f"Too large resource version: {version}, current: {latest}",
+            causes=(errors.Cause("", "Too large resource version", "ResourceVersionTooLarge"),),
+            retry_after=1,
+        )
+
+
+def bookmark(resource: Resource, rv: int, *, initial_end: bool = False) -> RawEvent:
+    metadata: dict[str, object] = {"resourceVersion": str(rv), "creationTimestamp": None}
+    if initial_end:
+        metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
+    body = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata}
+    return RawEvent("BOOKMARK", msgspec.json.encode(body), initial_end)
+
+
+def _selected(
+    changes: list[Change], namespace: str, selector: selectors.Selector
+) -> list[RawEvent]:
+    here = [c for c in changes if not namespace or c.key.namespace == namespace]
+    if selector.selects_all:
+        return [RawEvent(_NAMES[change.event], change.data) for change in here]
+    return [event for change in here if (event := _seen_through(change, selector))]
+
+
+def _seen_through(change: Change, selector: selectors.Selector) -> RawEvent | None:
+    """The change as one who sees only selected objects must be told it."""
+    before = change.previous is not None and selector.matches(change.previous)
+    after = change.event != DELETED and selector.matches(change.data)
+    if before and after:
+        return RawEvent("MODIFIED", change.data)
+    if after:
+        return RawEvent("ADDED", change.data)
+    if before:
+        return RawEvent("DELETED", change.data)
+    return None

@@ -1,0 +1,275 @@
+"""Patches on plain JSON values: merge-patch, JSON-patch, strategic merge-patch, and diffs.
+
+Pure functions; they never change their arguments. The embedded API applies patches with them,
+controllers make theirs with `merge_diff`.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from windlass.store import errors
+
+MAX_OPERATIONS = 10_000
+"""Kubernetes' own bound on the operations of one JSON-patch."""
+
+
+def merge(target: Any, patch: Any) -> Any:
+    """RFC 7386."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merge(result.get(key), value)
+    return result
+
+
+def merge_diff(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """The merge-patch that turns `before` into `after`; empty when they are equal."""
+    patch: dict[str, Any] = {key: None for key in before if key not in after}
+    for key, value in after.items():
+        old = before.get(key)
+        if old == value and type(old) is type(value):
+            continue
+        if isinstance(old, dict) and isinstance(value, dict):
+            if inner := merge_diff(old, value):
+                patch[key] = inner
+        else:
+            patch[key] = value
+    return patch
+
+
+# --- JSON-patch (RFC 6902) ----------------------------------------------------------------------
+
+
+def json_patch(target: Any, operations: Any) -> Any:
+    """RFC 6902. A failed `test`, a missing path or a malformed operation raises Invalid."""
+    if not isinstance(operations, list):
+        raise errors.BadRequest("a JSON-patch is a list of operations")
+    if len(operations) > MAX_OPERATIONS:
+        raise errors.TooLarge(
+            f"the JSON-patch has {len(operations)} operations; at most {MAX_OPERATIONS} are taken"
+        )
+    document = copy.deepcopy(target)
+    for operation in operations:
+        document = _apply(document, _checked(operation))
+    return document
+
+
+def _checked(operation: Any) -> dict[str, Any]:
+    if not isinstance(operation, dict):
+        raise errors.BadRequest("each operation of a JSON-patch is an object with op and path")
+    op, path = operation.get("op"), operation.get("path")
+    if not isinstance(path, str) or (path and not path.startswith("/")):
+        raise _refused(operation, "path must be a JSON pointer such as /spec/suspend")
+    if op in ("add", "replace", "test") and "value" not in operation:
+        raise _refused(operation, "value is missing")
+    if op in ("move", "copy") and not isinstance(operation.get("from"), str):
+        raise _refused(operation, "from is missing")
+    return operation
+
+
+def _apply(document: Any, operation: dict[str, Any]) -> Any:
+    op, path = operation.get("op"), operation["path"]
+    if op == "test":
+        if not _same(_read(document, path, operation), operation["value"]):
+            raise _refused(operation, f"testing value {path} failed")
+        return document
+    if op == "add":
+        return _write(document, path, operation["value"], operation, replace=False)
+    if op == "replace":
+        _read(document, path, operation)
+        return _write(document, path, operation["value"], operation, replace=True)
+    if op == "remove":
+        return _remove(document, path, operation)
+    if op in ("move", "copy"):
+        value = copy.deepcopy(_read(document, operation["from"], operation))
+        if op == "move":
+            document = _remove(document, operation["from"], operation)
+        return _write(document, path, value, operation, replace=False)
+    raise _refused(operation, "op is one of add, remove, replace, move, copy, test")
+
+
+def _steps(path: str) -> list[str]:
+    return [step.replace("~1", "/").replace("~0", "~") for step in path.split("/")[1:]]
+
+
+def _same(left: Any, right: Any) -> bool:
+    """Equality of JSON values: true is not 1."""
+    return type(left) is type(right) and bool(left == right)
+
+
+def _index(step: str, length: int, operation: dict[str, Any]) -> int:
+    if not (step.isascii() and step.isdigit()) or len(step) > 9 or int(step) >= length:
+        raise _refused(operation, f"there is no element {step[:40]!r}")
+    return int(step)
+
+
+def _read(document: Any, path: str, operation: dict[str, Any]) -> Any:
+    for step in _steps(path):
+        if isinstance(document, list):
+            document = document[_index(step, len(document), operation)]
+        elif isinstance(document, dict) and step in document:
+            document = document[step]
+        else:
+            raise _refused(operation, f"there is no value at {path[:200]}")
+    return document
+
+
+def _write(document: Any, path: str, value: Any, operation: dict[str, Any], replace: bool) -> Any:
+    if path == "":
+        return value
+    parent_path, _, last = path.rpartition("/")
+    step = _steps("/" + last)[0]
+    parent = _read(document, parent_path, operation)
+    if isinstance(parent, list):
+        if replace:
+            parent[_index(step, len(parent), operation)] = value
+        elif step == "-":
+            parent.append(value)
+        else:
+            parent.insert(_index(step, len(parent) + 1, operation), value)
+    elif isinstance(parent, dict):
+        parent[step] = value
+    else:
+        raise _refused(operation, f"{parent_path[:200]} is not an object or a list")
+    return document
+
+
+def _remove(document: Any, path: str, operation: dict[str, Any]) -> Any:
+    if path == "":
+        raise _refused(operation, "the whole object cannot be removed; delete it instead")
+    _read(document, path, operation)
+    parent_path, _, last = path.rpartition("/")
+    step = _steps("/" + last)[0]
+    parent = _read(document, parent_path, operation)
+    if isinstance(parent, list):
+        del parent[_index(step, len(parent), operation)]
+    else:
+        del parent[step]
+    return document
+
+
+def _refused(operation: dict[str, Any], why: str) -> errors.Invalid:
+    shown = {key: operation.get(key) for key in ("op", "path", "from") if key in operation}
+    return errors.Invalid(
+        f"the server rejected our request due to an error in our request: "
+        f"JSON-patch operation {str(shown)[:300]} cannot be applied: {why}"
+    )
+
+
+# --- strategic merge-patch ----------------------------------------------------------------------
+
+_LIST_KEYS: dict[str, str] = {
+    "containers": "name",
+    "initContainers": "name",
+    "ephemeralContainers": "name",
+    "volumes": "name",
+    "env": "name",
+    "volumeMounts": "mountPath",
+    "volumeDevices": "devicePath",
+    "ports": "containerPort",
+    "imagePullSecrets": "name",
+    "hostAliases": "ip",
+    "topologySpreadConstraints": "topologyKey",
+    "resourceClaims": "name",
+    "schedulingGates": "name",
+    "conditions": "type",
+    "addresses": "type",
+    "ownerReferences": "uid",
+    "secrets": "name",
+}
+"""Lists of the served core kinds that merge by a key of their elements; others are replaced."""
+
+_UNION_LISTS = frozenset({"finalizers", "podCIDRs"})
+_SERVICE_PORT_KEY = "port"
+
+
+def strategic(target: Any, patch: Any, field: str = "", kind: str = "") -> Any:
+    """Kubernetes' strategic merge for the core kinds we serve, with its $-directives."""
+    if isinstance(patch, dict):
+        return _strategic_map(target if isinstance(target, dict) else {}, patch, kind)
+    if isinstance(patch, list):
+        return _strategic_list(target if isinstance(target, list) else [], patch, field, kind)
+    return patch
+
+
+def _strategic_map(target: dict[str, Any], patch: dict[str, Any], kind: str) -> dict[str, Any]:
+    directive = patch.get("$patch")
+    if directive == "delete":
+        return {}
+    if directive == "replace":
+        return {key: value for key, value in patch.items() if key != "$patch"}
+    if directive not in (None, "merge"):
+        raise errors.BadRequest(f"unknown $patch directive {str(directive)[:40]!r}")
+    result = dict(target)
+    retained = patch.get("$retainKeys")
+    if isinstance(retained, list):
+        result = {key: value for key, value in result.items() if key in retained}
+    for key, value in patch.items():
+        if key.startswith("$deleteFromPrimitiveList/"):
+            name = key.partition("/")[2]
+            gone = value if isinstance(value, list) else []
+            result[name] = [item for item in result.get(name) or [] if item not in gone]
+        elif key.startswith("$"):
+            continue
+        elif value is None:
+            result.pop(key, None)
+        else:
+            result[key] = strategic(result.get(key), value, key, kind)
+    return _in_order(result, patch)
+
+
+def _strategic_list(target: list[Any], patch: list[Any], field: str, kind: str) -> list[Any]:
+    if field in _UNION_LISTS:
+        return target + [item for item in patch if item not in target]
+    key = _SERVICE_PORT_KEY if kind == "Service" and field == "ports" else _LIST_KEYS.get(field)
+    if key is None or not all(isinstance(item, dict) for item in patch):
+        return patch
+    if any(item.get("$patch") == "replace" and len(item) == 1 for item in patch):
+        return [item for item in patch if "$patch" not in item]
+    merged: list[Any] = list(target)
+    for item in patch:
+        if key not in item:
+            raise errors.BadRequest(
+                f"an element of {field} in the strategic merge-patch has no {key}, "
+                "which says which element it changes"
+            )
+        place = next(
+            (
+                i
+                for i, old in enumerate(merged)
+                if isinstance(old, dict) and old.get(key) == item[key]
+            ),
+            None,
+        )
+        if item.get("$patch") == "delete":
+            merged = [old for i, old in enumerate(merged) if i != place]
+        elif place is None:
+            merged.append({k: v for k, v in item.items() if k != "$patch"})
+        else:
+            merged[place] = _strategic_map(merged[place], item, kind)
+    return merged
+
+
+def _in_order(result: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    """Honours `$setElementOrder/FIELD`, which clients send beside a changed list."""
+    for directive, order in patch.items():
+        name = directive.partition("/")[2]
+        if not directive.startswith("$setElementOrder/") or not isinstance(order, list):
+            continue
+        items = result.get(name)
+        if not isinstance(items, list):
+            continue
+        key = _LIST_KEYS.get(name, "")
+
+        def identity(item: Any, key: str = key) -> Any:
+            return item.get(key) if isinstance(item, dict) else item
+
+        wanted = {str(identity(entry)): position for position, entry in enumerate(order)}
+        items.sort(key=lambda item: wanted.get(str(identity(item)), len(wanted)))
+    return result
