@@ -14,14 +14,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import datetime
 import logging
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
-from windlass.kinds import kubernetes, meta
+from windlass.kinds import kubernetes, meta, times
 from windlass.store import client, errors
 
 log = logging.getLogger(__name__)
@@ -217,7 +216,7 @@ class Election:
         return spec.holder_identity == self.identity and spec.lease_transitions == epoch
 
     def _spec(self, *, epoch: int, acquired: bool) -> kubernetes.LeaseSpec:
-        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = times.micros(times.now())
         return kubernetes.LeaseSpec(
             holder_identity=self.identity,
             lease_duration_seconds=math.ceil(self._timing.lease),

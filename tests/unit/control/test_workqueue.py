@@ -4,8 +4,8 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from tests.unit.control.timers import HandTimers
+
 from windlass.control.workqueue import Backoff, WorkQueue
 
 
@@ -145,7 +145,9 @@ async def test_pulling_a_key_forward_again_and_again_does_not_grow_memory():
     assert len(queue._heap) < 64
 
 
-@given(st.lists(st.tuples(st.sampled_from("add after get done".split()), st.sampled_from("abc"))))
+@given(
+    st.lists(st.tuples(st.sampled_from(["add", "after", "get", "done"]), st.sampled_from("abc")))
+)
 def test_no_key_is_ever_with_two_workers_and_none_is_lost(steps):
     async def scenario() -> None:
         queue, timers = queue_with()
