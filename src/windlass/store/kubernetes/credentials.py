@@ -1,0 +1,114 @@
+"""What each request proves itself with, kept fresh: tokens and certificates that rotate.
+
+`transport` asks for the `current` credential before each request and calls `renew` when the server
+answers 401. Tokens and certificates in files (a pod's service account, for one) are read again
+each minute; credential plug-ins run again when what they gave has expired.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import logging
+import pathlib
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from windlass.store import errors
+from windlass.store.kubernetes import access as accesses
+from windlass.store.kubernetes.access import Access, KubeconfigError
+
+log = logging.getLogger(__name__)
+
+READ_AGAIN_AFTER = 60.0
+"""Seconds. Kubernetes renews a pod's token long before it expires; a minute is early enough."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Credential:
+    authorization: str = ""
+    """Value of the Authorization header, or nothing."""
+    certificate: tuple[bytes, bytes] | None = None
+    """PEM chain and PEM key to present, or nothing."""
+
+
+class Credentials(Protocol):
+    """Where credentials come from."""
+
+    async def current(self) -> Credential: ...
+
+    async def renew(self, refused: Credential) -> bool:
+        """Called when the server answered 401 to `refused`; whether trying again makes sense."""
+        ...
+
+
+def of(access: Access) -> Credentials:
+    """The credentials of a user: a plug-in's if it has one and no token or password of its own."""
+    user = access.user
+    if user.exec is not None and not (user.token or user.token_file or user.username):
+        from windlass.store.kubernetes import plugin
+
+        return plugin.PluginCredentials(access, user.exec)
+    return ConfiguredCredentials(access)
+
+
+class ConfiguredCredentials:
+    """Token, password or certificate from a kubeconfig or a pod's service account."""
+
+    def __init__(self, access: Access, clock: Callable[[], float] = time.monotonic) -> None:
+        self._access = access
+        self._clock = clock
+        self._loaded: Credential | None = None
+        self._loaded_at = 0.0
+        user = access.user
+        self._from_files = bool(user.token_file or user.client_certificate or user.client_key)
+
+    async def current(self) -> Credential:
+        stale = self._from_files and self._clock() - self._loaded_at >= READ_AGAIN_AFTER
+        if self._loaded is None or stale:
+            return self._load()
+        return self._loaded
+
+    async def renew(self, refused: Credential) -> bool:
+        if self._from_files and self._loaded == refused:
+            self._load()
+        return self._loaded != refused
+
+    def _load(self) -> Credential:
+        self._loaded_at = self._clock()
+        try:
+            self._loaded = Credential(_authorization(self._access), certificate(self._access))
+        except KubeconfigError as error:
+            if self._loaded is None:
+                raise errors.Unauthorized(error.message) from None
+            log.warning("keeping the credentials read before: %s", error.message)
+        return self._loaded
+
+
+def certificate(access: Access) -> tuple[bytes, bytes] | None:
+    """The client certificate and key that a kubeconfig gives inline or as files."""
+    user, source = access.user, access.source
+    chain = accesses.pem(
+        user.client_certificate_data, user.client_certificate, "client-certificate", source
+    )
+    key = accesses.pem(user.client_key_data, user.client_key, "client-key", source)
+    return (chain, key) if chain and key else None
+
+
+def _authorization(access: Access) -> str:
+    user = access.user
+    token = user.token
+    if user.token_file:
+        try:
+            token = pathlib.Path(user.token_file).read_text().strip()
+        except OSError as error:
+            raise KubeconfigError(
+                f"the token file {user.token_file} cannot be read: {error.strerror}"
+            ) from None
+    if token:
+        return f"Bearer {token}"
+    if user.username:
+        pair = f"{user.username}:{user.password}".encode()
+        return f"Basic {base64.b64encode(pair).decode()}"
+    return ""

@@ -1,0 +1,90 @@
+"""Small facts about the way to a server: proxy, impersonation headers, and what to say when it
+cannot be reached. Called by `transport`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import urllib.parse
+import urllib.request
+
+import aiohttp
+
+from windlass.store import errors
+from windlass.store.kubernetes.access import Access, User
+
+
+def proxy(access: Access) -> str | None:
+    """The proxy of the kubeconfig, else of HTTPS_PROXY and NO_PROXY; never for loopback."""
+    if access.cluster.proxy_url:
+        return access.cluster.proxy_url
+    server = urllib.parse.urlsplit(access.address)
+    chosen = urllib.request.getproxies_environment()
+    host = server.hostname or ""
+    if _is_loopback(host) or urllib.request.proxy_bypass_environment(host, chosen):  # type: ignore[attr-defined]
+        return None
+    if _in_networks(host, chosen.get("no", "")):
+        return None
+    return chosen.get(server.scheme)
+
+
+def impersonation(user: User) -> list[tuple[str, str]]:
+    if not user.impersonate:
+        return []
+    headers = [("Impersonate-User", user.impersonate)]
+    if user.impersonate_uid:
+        headers.append(("Impersonate-Uid", user.impersonate_uid))
+    headers += [("Impersonate-Group", group) for group in user.impersonate_groups or ()]
+    for key, values in (user.impersonate_extra or {}).items():
+        name = f"Impersonate-Extra-{urllib.parse.quote(key, safe='')}"
+        headers += [(name, value) for value in values]
+    return headers
+
+
+def unreachable(access: Access, error: Exception) -> errors.Unavailable:
+    """One sentence on which server did not answer, why, and what to do."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        reason = getattr(error.certificate_error, "verify_message", "") or str(
+            error.certificate_error
+        )
+        return errors.Unavailable(
+            f"the certificate of {access.address} is not trusted ({reason}); check "
+            f"certificate-authority and server of the context in {access.source}"
+        )
+    if isinstance(error, aiohttp.ClientProxyConnectionError):
+        where = f"the proxy {error.host}:{error.port} on the way to {access.address}"
+        return errors.Unavailable(f"cannot reach {where}: {_reason(error)}; check proxy-url")
+    return errors.Unavailable(
+        f"cannot reach the API server at {access.address}: {_reason(error)}; {access.remedy}"
+    )
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "it does not answer in time"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        inner = error.os_error
+        return (inner.strerror or str(inner)).lower()
+    return str(error) or "the connection broke"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _in_networks(host: str, no_proxy: str) -> bool:
+    """NO_PROXY may name networks such as 10.0.0.0/8, which the standard library does not read."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    for part in no_proxy.split(","):
+        try:
+            if "/" in part and address in ipaddress.ip_network(part.strip(), strict=False):
+                return True
+        except ValueError:
+            continue
+    return False
