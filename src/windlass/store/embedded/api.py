@@ -6,11 +6,13 @@ rules, the same errors, the same durability. Who may call what is the server's b
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import functools
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -18,8 +20,8 @@ from windlass.kinds import kubernetes, registry
 from windlass.kinds.meta import Object
 from windlass.kinds.resources import Resource
 from windlass.store import errors, patches, selectors
-from windlass.store.embedded import rules, watching
-from windlass.store.embedded.engine import Engine, Key, Transaction
+from windlass.store.embedded import garbage, rules, watching
+from windlass.store.embedded.engine import Change, Engine, Key, Transaction
 from windlass.store.embedded.hub import Hub
 from windlass.store.embedded.requests import (
     DeleteOptions,
@@ -37,6 +39,9 @@ SLICE = 500
 NAME_TRIES = 8
 """How often `generateName` tries another suffix."""
 
+R = TypeVar("R")
+Objects = list[bytes]
+Events = list[RawEvent]
 Edit = Callable[[Json], Json]
 """From the stored object to the one asked for; may raise."""
 
@@ -48,12 +53,26 @@ class Api:
         self.engine = Engine(path, self._committed)
         self.hub = Hub(self.engine.last_rv)
         self.clock = clock
+        self._collector = garbage.Collector(self)
+        self._collecting: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(cls, path: Path, clock: Callable[[], float] = time.time) -> Api:
+        """The API on a store file (made, or brought up to date, if need be), with its collector."""
+        api = cls(path, clock)
+        api._collecting = asyncio.create_task(api._collector.run(), name="garbage-collector")
+        return api
 
     async def close(self) -> None:
+        """Ends all watches, stops collecting, waits for what was accepted."""
         self.hub.close()
+        if self._collecting is not None:
+            self._collecting.cancel()
+            await asyncio.gather(self._collecting, return_exceptions=True)
         await self.engine.close()
 
-    def _committed(self, changes: list[Any]) -> None:
+    def _committed(self, changes: list[Change]) -> None:
+        self._collector.observe(changes)
         self.hub.publish(changes)
 
     # --- reading
@@ -124,10 +143,8 @@ class Api:
             )
         return (version if match == "Exact" else 0), ("", "")
 
-    def watch(
-        self, resource: Resource, namespace: str, query: WatchQuery
-    ) -> AsyncIterator[list[RawEvent]]:
-        """Changes in batches until the caller stops reading or the server closes; see `watching`."""
+    def watch(self, resource: Resource, namespace: str, query: WatchQuery) -> AsyncIterator[Events]:
+        """Changes in batches until the caller stops reading or the API closes; see `watching`."""
         return watching.watch(self, resource, namespace, query)
 
     # --- writing
@@ -139,15 +156,13 @@ class Api:
         checked = rules.checked_body(kind, body, namespace, options)
         metadata = checked["metadata"]
         generated = bool(metadata.get("generateName")) and not metadata.get("name")
-        tries = NAME_TRIES if generated else 1
-        for attempt in range(tries):
+        for attempt in range(NAME_TRIES):
             fresh = rules.new_object(kind, checked, self.clock())
+            insert = functools.partial(_insert, resource=resource, fresh=fresh)
             try:
-                return await self._write(
-                    lambda t, f=fresh: _insert(t, resource, f), options.dry_run
-                )  # type: ignore[misc]
+                return await self._write(insert, options.dry_run)
             except errors.AlreadyExists:
-                if attempt == tries - 1:
+                if not generated or attempt == NAME_TRIES - 1:
                     raise
         raise AssertionError("unreachable")
 
@@ -218,7 +233,7 @@ class Api:
 
     async def delete_collection(
         self, resource: Resource, namespace: str, query: ListQuery, options: DeleteOptions
-    ) -> list[bytes]:
+    ) -> Objects:
         """Deletes what the query lists, one by one; what vanishes meanwhile is not an error."""
         found = await self.list(resource, namespace, query)
         deleted = []
@@ -294,7 +309,7 @@ class Api:
 
         return await self._write(request, options.dry_run)
 
-    async def _write(self, request: Callable[[Transaction], Any], dry_run: bool) -> Any:
+    async def _write(self, request: Callable[[Transaction], R], dry_run: bool) -> R:
         if not dry_run:
             return await self.engine.write(request)
 
@@ -304,7 +319,8 @@ class Api:
         try:
             await self.engine.write(rehearsal)
         except _Rehearsed as done:
-            return done.result
+            result: R = done.result
+            return result
         raise AssertionError("unreachable")
 
     async def remove_namespace(self, name: str) -> bool:
@@ -472,15 +488,17 @@ def _continue_token(rv: int, last: tuple[str, str]) -> str:
 
 
 def _parse_continue(token: str) -> tuple[int, tuple[str, str]]:
+    padded = token + "=" * (-len(token) % 4)
     try:
-        padded = token + "=" * (-len(token) % 4)
-        version, rv, namespace, name = msgspec.json.decode(
-            base64.urlsafe_b64decode(padded), type=tuple[int, int, str, str]
+        parts = msgspec.json.decode(
+            base64.urlsafe_b64decode(padded), type=tuple[Literal[1], int, str, str]
         )
-        if version != 1 or rv < 1 or not _plain(namespace, name):
-            raise ValueError(version)
     except (ValueError, msgspec.MsgspecError) as problem:
-        raise errors.BadRequest(
-            "continue key is not valid: take it from the page before"
-        ) from problem
+        raise errors.BadRequest(_BAD_TOKEN) from problem
+    _, rv, namespace, name = parts
+    if not 0 < rv < 1 << 62 or not _plain(namespace, name):
+        raise errors.BadRequest(_BAD_TOKEN)
     return rv, (namespace, name)
+
+
+_BAD_TOKEN = "continue key is not valid: take it from the page before"  # noqa: S105 - no secret

@@ -66,9 +66,11 @@ class Hub:
         found.reverse()
         return found
 
-    async def wait(self, resource: str, timeout_seconds: float) -> bool:
-        """Until the resource changes (True), the hub closes, or the time is up (False)."""
+    async def wait(self, resource: str, cursor: int, timeout_seconds: float) -> bool:
+        """Until the resource changes after `cursor` or the hub closes (True), or the time is up."""
         ring = self._rings[resource]
+        if self._closed or (ring.changes and ring.changes[-1].rv > cursor):
+            return True
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         ring.waiters.add(future)
         try:

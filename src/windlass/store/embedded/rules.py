@@ -149,7 +149,7 @@ def updated_object(kind: type[Object], old: Json, asked: Json, subresource: str)
             final["status"] = asked["status"]
     else:
         final = {**asked, "metadata": metadata}
-        if resource.has_status:
+        if resource.has_status and subresource != "binding":
             final.pop("status", None)
             if "status" in old:
                 final["status"] = old["status"]
@@ -159,7 +159,8 @@ def updated_object(kind: type[Object], old: Json, asked: Json, subresource: str)
             **final["metadata"],
             "generation": int(old["metadata"].get("generation", 0)) + 1,
         }
-    refuse_invalid(kind, final, old)
+    # A binding is the one writer that may set nodeName: what is immutable to others is its job.
+    refuse_invalid(kind, final, None if subresource == "binding" else old)
     return final
 
 

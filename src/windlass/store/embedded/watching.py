@@ -41,22 +41,21 @@ async def watch(
             yield [bookmark(resource, cursor, initial_end=True)]
     elif start < api.engine.compacted:
         raise errors.Gone(f"too old resource version: {start} ({api.engine.compacted})")
+    quiet = False
     while not api.hub.closed:
+        latest = api.hub.latest  # read before history: what was published by now is on disk
         changes = api.hub.after(resource.key, cursor)
         if changes is None:
             changes = await api.engine.history(resource.key, cursor, HISTORY_SLICE)
-            if not changes:
-                cursor = max(cursor, api.hub.latest)
-                continue
         if changes:
             cursor = changes[-1].rv
             if events := _selected(changes, namespace, selector):
                 yield events
             continue
-        cursor = max(cursor, api.hub.latest)
-        woken = await api.hub.wait(resource.key, BOOKMARK_SECONDS)
-        if not woken and query.bookmarks:
-            yield [bookmark(resource, max(cursor, api.hub.latest))]
+        cursor = max(cursor, latest)
+        if quiet and query.bookmarks:
+            yield [bookmark(resource, cursor)]
+        quiet = not await api.hub.wait(resource.key, cursor, BOOKMARK_SECONDS)
 
 
 def parse_version(text: str) -> int:

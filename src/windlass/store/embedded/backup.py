@@ -1,0 +1,133 @@
+"""Copies of a store, taken while it runs, and putting one back.
+
+Called by `windlass backup` and `windlass restore`, from a process of their own: SQLite's online
+backup reads the live file without stopping its writer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sqlite3
+import time
+from pathlib import Path
+
+from windlass.store.embedded import schema
+
+VERSION_GAP = 1_000_000_000
+"""Added to the last revision on restore: no client may have seen a version that is reused."""
+
+
+class NotAStore(Exception):
+    """The file is not a Windlass store, or a damaged one."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BackupInfo:
+    bytes: int
+    resource_version: int
+    objects: int
+
+
+def backup(db_path: Path, target: Path) -> BackupInfo:
+    """Writes a complete, consistent copy; a half-written one is never left under `target`."""
+    if not db_path.exists():
+        raise NotAStore(f"there is no store at {db_path}; start one with `windlass up`")
+    partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
+    partial.touch(mode=0o600)
+    try:
+        source = schema.connect(db_path, read_only=True)
+        copy = sqlite3.connect(partial)
+        try:
+            source.backup(copy)
+            copy.execute("PRAGMA journal_mode = DELETE")
+        finally:
+            copy.close()
+            source.close()
+        info = inspect(partial)
+        _sync(partial)
+        partial.replace(target)
+        _sync(target.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+    return info
+
+
+def inspect(path: Path) -> BackupInfo:
+    """What a store file holds; NotAStore when it is damaged or something else."""
+    try:
+        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        try:
+            verdict = connection.execute("PRAGMA integrity_check").fetchone()[0]
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if verdict != "ok" or not 0 < version <= schema.VERSION:
+                raise NotAStore(f"{path} is damaged or from a newer Windlass ({verdict})")
+            last, objects = connection.execute(
+                "SELECT max((SELECT ifnull(max(rv), 0) FROM revision), "
+                "(SELECT value FROM meta WHERE key = 'last_rv')), (SELECT count(*) FROM current)"
+            ).fetchone()
+        finally:
+            connection.close()
+    except sqlite3.Error as problem:
+        raise NotAStore(f"{path} is not a Windlass store: {problem}") from problem
+    return BackupInfo(path.stat().st_size, last, objects)
+
+
+def restore(source: Path, db_path: Path) -> tuple[BackupInfo, Path | None]:
+    """Puts a backup in place; returns what it holds and where the store it replaced was kept.
+
+    Call only while no server runs on the store. Revisions jump ahead and history is cut, so every
+    client that watched before lists again instead of believing an old version.
+    """
+    info = inspect(source)
+    fresh = db_path.with_name(f".{db_path.name}.restore-{os.getpid()}")
+    db_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        fresh.touch(mode=0o600)
+        original, copy = sqlite3.connect(f"file:{source}?mode=ro", uri=True), schema.connect(fresh)
+        try:
+            original.backup(copy)
+            copy.execute("PRAGMA journal_mode = WAL")
+            schema.upgrade(copy, fresh)
+            ahead = info.resource_version + VERSION_GAP
+            copy.execute(
+                "UPDATE meta SET value = ? WHERE key IN ('last_rv', 'compacted')", (ahead,)
+            )
+            copy.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        finally:
+            copy.close()
+            original.close()
+        _sync(fresh)
+        kept = _set_aside(db_path)
+        fresh.replace(db_path)
+        _sync(db_path.parent)
+    finally:
+        for leftover in db_path.parent.glob(f"{fresh.name}*"):
+            leftover.unlink(missing_ok=True)
+    return info, kept
+
+
+def _set_aside(db_path: Path) -> Path | None:
+    """Moves the store out of the way, its log folded into it first where it can still be read."""
+    if not db_path.exists():
+        return None
+    with contextlib.suppress(sqlite3.Error):
+        schema.connect(db_path).close()
+    folder = db_path.parent / "backups"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    kept = folder / f"{db_path.stem}-before-restore-{stamp}-{os.getpid()}.db"
+    for suffix in ("-wal", "-shm", ""):
+        part = db_path.with_name(db_path.name + suffix)
+        if part.exists():
+            part.replace(kept.with_name(kept.name + suffix))
+    return kept
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

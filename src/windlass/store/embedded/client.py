@@ -1,0 +1,164 @@
+"""The `Store` protocol inside the server's own process: no HTTP, same semantics, same errors."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator
+from typing import Any, TypeVar
+
+import msgspec
+
+from windlass.kinds import kubernetes, wire
+from windlass.kinds.meta import Object
+from windlass.store import errors
+from windlass.store.client import (
+    EventType,
+    JsonPatch,
+    MergePatch,
+    ObjectList,
+    Preconditions,
+    Propagation,
+    WatchEvent,
+)
+from windlass.store.embedded.api import Api
+from windlass.store.embedded.requests import (
+    DeleteOptions,
+    ListQuery,
+    PatchType,
+    RawEvent,
+    WatchQuery,
+    WriteOptions,
+)
+
+T = TypeVar("T", bound=Object)
+
+
+class EmbeddedStore:
+    """A `store.client.Store` over an `Api` in this process, acting as one user."""
+
+    def __init__(self, api: Api, user: str = "system:windlass") -> None:
+        self._api = api
+        self._user = user
+
+    async def get(self, kind: type[T], name: str, namespace: str = "") -> T:
+        return wire.decode(kind, await self._api.get(kind.resource, namespace, name))
+
+    async def list(
+        self,
+        kind: type[T],
+        namespace: str = "",
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        limit: int = 0,
+        continue_token: str = "",
+        resource_version: str = "",
+    ) -> ObjectList[T]:
+        query = ListQuery(label_selector, field_selector, limit, continue_token, resource_version)
+        found = await self._api.list(kind.resource, namespace, query)
+        items = list_decoder(kind).decode(b"[" + found.body + b"]")
+        return ObjectList(items, str(found.resource_version), found.continue_token)
+
+    async def watch(
+        self,
+        kind: type[T],
+        namespace: str = "",
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        resource_version: str = "",
+        bookmarks: bool = True,
+        initial_events: bool = False,
+        timeout_seconds: int | None = None,
+    ) -> AsyncIterator[WatchEvent[T]]:
+        query = WatchQuery(
+            label_selector, field_selector, resource_version, bookmarks, initial_events
+        )
+        batches = aiter(self._api.watch(kind.resource, namespace, query))
+        clock = asyncio.get_running_loop().time
+        end = None if timeout_seconds is None else clock() + timeout_seconds
+        while True:
+            left = None if end is None else end - clock()
+            try:
+                batch = await asyncio.wait_for(anext(batches), left)
+            except (TimeoutError, StopAsyncIteration):
+                return  # as a server does: the watch ends, the reader resumes
+            for event in batch:
+                yield _decoded(kind, event)
+
+    async def create(self, obj: T, *, dry_run: bool = False) -> T:
+        options = WriteOptions(self._user, dry_run)
+        data = await self._api.create(obj.resource, obj.namespace, wire.to_dict(obj), options)
+        return wire.decode(type(obj), data)
+
+    async def replace(self, obj: T, *, subresource: str = "", dry_run: bool = False) -> T:
+        if obj.uid and not wire.has_source(obj):
+            wire.adopt_source(obj, await self._api.get(obj.resource, obj.namespace, obj.name))
+        options = WriteOptions(self._user, dry_run)
+        data = await self._api.replace(
+            obj.resource, obj.namespace, obj.name, wire.to_dict(obj), options, subresource
+        )
+        return wire.decode(type(obj), data)
+
+    async def patch(
+        self,
+        kind: type[T],
+        name: str,
+        namespace: str = "",
+        *,
+        patch: MergePatch | JsonPatch,
+        subresource: str = "",
+        dry_run: bool = False,
+    ) -> T:
+        patch_type: PatchType = "merge" if isinstance(patch, dict) else "json"
+        options = WriteOptions(self._user, dry_run)
+        data = await self._api.patch(
+            kind.resource, namespace, name, patch, patch_type, options, subresource
+        )
+        return wire.decode(kind, data)
+
+    async def delete(
+        self,
+        kind: type[T],
+        name: str,
+        namespace: str = "",
+        *,
+        propagation: Propagation = "Background",
+        preconditions: Preconditions | None = None,
+        grace_seconds: int | None = None,
+        dry_run: bool = False,
+    ) -> T | None:
+        held = preconditions or Preconditions()
+        options = DeleteOptions(
+            propagation, held.uid, held.resource_version, grace_seconds, dry_run
+        )
+        data, gone = await self._api.delete(kind.resource, namespace, name, options)
+        return None if gone else wire.decode(kind, data)
+
+    async def create_subresource(
+        self, kind: type[T], name: str, namespace: str, subresource: str, body: dict[str, Any]
+    ) -> None:
+        """pods/binding and pods/eviction."""
+        options = WriteOptions(self._user)
+        if kind is kubernetes.Pod and subresource == "binding":
+            await self._api.bind(namespace, name, body, options)
+        elif kind is kubernetes.Pod and subresource == "eviction":
+            await self._api.evict(namespace, name, body, options)
+        else:
+            raise errors.NotFound(f"{kind.resource.key} has no subresource {subresource}")
+
+    async def close(self) -> None:
+        """The API belongs to the server, which closes it."""
+
+
+@functools.cache
+def list_decoder(kind: type[T]) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(list[kind])  # type: ignore[valid-type] - made at run time
+
+
+def _decoded(kind: type[T], event: RawEvent) -> WatchEvent[T]:
+    name: EventType = event.type  # type: ignore[assignment]
+    if name == "BOOKMARK":
+        return WatchEvent(name, wire.decoder(kind).decode(event.data), event.initial_end)
+    return WatchEvent(name, wire.decode(kind, event.data))

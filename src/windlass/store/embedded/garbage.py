@@ -1,0 +1,248 @@
+"""Ends what should end: objects without owners, namespaces that terminate, old events, history.
+
+The embedded counterpart of Kubernetes' garbage collector and namespace controller. Runs beside
+the API and writes only through it. Everything it does follows from stored state, so a crash at any
+point is repaired at the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from windlass.kinds import kubernetes, registry
+from windlass.store import errors
+from windlass.store.embedded import rules
+from windlass.store.embedded.engine import DELETED, Change, Key
+from windlass.store.embedded.requests import DeleteOptions, Json, ListQuery, WriteOptions
+
+if TYPE_CHECKING:
+    from windlass.store.embedded.api import Api
+
+log = logging.getLogger(__name__)
+
+SWEEP_SECONDS = 60.0
+EVENT_SECONDS = 3600
+"""How long an Event is kept, as in Kubernetes."""
+HISTORY_SECONDS = 600
+HISTORY_REVISIONS = 100_000
+"""History is kept for this long and, within it, for this many revisions at most."""
+
+
+class _Owner(msgspec.Struct):
+    uid: str = ""
+    blockOwnerDeletion: bool | None = None  # noqa: N815 - as on the wire
+
+
+class _Meta(msgspec.Struct):
+    uid: str = ""
+    deletionTimestamp: str | None = None  # noqa: N815
+    ownerReferences: list[_Owner] | None = None  # noqa: N815
+    finalizers: list[str] | None = None
+
+
+class _Head(msgspec.Struct):
+    metadata: _Meta
+
+
+_HEADS = msgspec.json.Decoder(_Head)
+
+
+class Collector:
+    """Follows every commit, keeps who owns whom, and finishes deletions."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._owned: dict[str, dict[Key, bool]] = defaultdict(dict)
+        """Owner's uid -> dependents, and whether each blocks the owner's foreground deletion."""
+        self._owners_of: dict[Key, list[str]] = {}
+        self._work: asyncio.Queue[Key | str] = asyncio.Queue()
+        """Keys to look at again; a bare string is the uid of an owner that is gone."""
+        self._queued: set[Key | str] = set()
+        self._samples: list[tuple[float, int]] = []
+
+    def observe(self, changes: list[Change]) -> None:
+        """Called with every commit, in order; only notes what to do."""
+        for change in changes:
+            self._note(change.key, change.data, gone=change.event == DELETED)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        for key, data in self._api.engine.owners():
+            self._note(key, data, gone=False)
+        await self._resume_deletions()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._collect())
+            tasks.create_task(self._sweep())
+
+    # --- noticing
+
+    def _note(self, key: Key, data: bytes, *, gone: bool) -> None:
+        head = _HEADS.decode(data).metadata
+        for uid in self._owners_of.pop(key, ()):
+            self._owned[uid].pop(key, None)
+            self._enqueue(uid)
+        if gone:
+            if self._owned.get(head.uid):
+                self._enqueue(head.uid)
+            if key.namespace:
+                self._enqueue(Key("namespaces", "", key.namespace))
+            return
+        owners = head.ownerReferences or []
+        if owners:
+            self._owners_of[key] = [owner.uid for owner in owners]
+            for owner in owners:
+                self._owned[owner.uid][key] = bool(owner.blockOwnerDeletion)
+            self._enqueue(key)
+        if head.deletionTimestamp is not None:
+            self._enqueue(key)
+
+    def _enqueue(self, item: Key | str) -> None:
+        if item not in self._queued:
+            self._queued.add(item)
+            self._work.put_nowait(item)
+
+    async def _resume_deletions(self) -> None:
+        """Deletions that a crash interrupted: namespaces and objects that wait for finalizers."""
+        for resource in self._api.engine.counts():
+            kind = registry.by_key().get(resource)
+            if kind is None:
+                continue
+            for data in (await self._api.list(kind.resource, "", ListQuery())).items:
+                if b'"deletionTimestamp"' in data:
+                    metadata = msgspec.json.decode(data)["metadata"]
+                    self._enqueue(Key(resource, metadata.get("namespace", ""), metadata["name"]))
+
+    # --- collecting
+
+    async def _collect(self) -> None:
+        while True:
+            item = await self._work.get()
+            self._queued.discard(item)
+            try:
+                await self._look_at(item)
+            except errors.ApiError as problem:
+                log.warning("garbage collection of %s will be tried again: %s", item, problem)
+                asyncio.get_running_loop().call_later(1.0, self._enqueue, item)
+
+    async def _look_at(self, item: Key | str) -> None:
+        if isinstance(item, str):
+            if not self._owned.get(item):
+                self._owned.pop(item, None)
+            for key in list(self._owned.get(item, ())):
+                self._enqueue(key)
+            return
+        data = self._api.engine.get(item)
+        if data is None:
+            return
+        value: Json = msgspec.json.decode(data)
+        metadata = value["metadata"]
+        if item.resource == "namespaces" and "deletionTimestamp" in metadata:
+            await self._empty_namespace(item.name)
+            return
+        if "deletionTimestamp" in metadata:
+            await self._finish_deletion(item, metadata)
+        elif metadata.get("ownerReferences"):
+            await self._delete_if_orphaned(item, metadata)
+
+    async def _delete_if_orphaned(self, key: Key, metadata: Json) -> None:
+        owners = [reference["uid"] for reference in metadata["ownerReferences"]]
+        alive = await self._api.engine.write(lambda t: [uid for uid in owners if t.uid_exists(uid)])
+        if not alive:
+            await self._delete(key, DeleteOptions("Background", uid=metadata["uid"]))
+
+    async def _finish_deletion(self, key: Key, metadata: Json) -> None:
+        finalizers, uid = metadata.get("finalizers") or [], metadata["uid"]
+        dependents = dict(self._owned.get(uid, {}))
+        if rules.ORPHAN in finalizers:
+            for dependent in dependents:
+                await self._disown(dependent, uid)
+            await self._drop_finalizer(key, rules.ORPHAN)
+        elif rules.FOREGROUND in finalizers:
+            for dependent, blocks in dependents.items():
+                options = DeleteOptions("Foreground" if blocks else "Background")
+                await self._delete(dependent, options)
+            if not any(self._owned.get(uid, {}).values()):
+                await self._drop_finalizer(key, rules.FOREGROUND)
+
+    async def _empty_namespace(self, name: str) -> None:
+        keys = await self._api.engine.write(lambda t: t.keys_in_namespace(name, 1000))
+        for key in keys:
+            await self._delete(key, DeleteOptions("Background"))
+        await self._api.remove_namespace(name)
+
+    async def _delete(self, key: Key, options: DeleteOptions) -> None:
+        data = self._api.engine.get(key)
+        if data is None:
+            return
+        deleting = _HEADS.decode(data).metadata
+        if deleting.deletionTimestamp is not None and options.propagation == "Background":
+            return  # already on its way; somebody else holds it
+        resource = registry.by_key()[key.resource].resource
+        with contextlib.suppress(errors.NotFound, errors.Conflict):
+            await self._api.delete(resource, key.namespace, key.name, options)
+
+    async def _disown(self, key: Key, uid: str) -> None:
+        data = self._api.engine.get(key)
+        if data is None:
+            return
+        references = msgspec.json.decode(data)["metadata"].get("ownerReferences") or []
+        kept = [reference for reference in references if reference["uid"] != uid]
+        await self._patch(key, {"metadata": {"ownerReferences": kept or None}})
+
+    async def _drop_finalizer(self, key: Key, finalizer: str) -> None:
+        data = self._api.engine.get(key)
+        if data is None:
+            return
+        metadata = msgspec.json.decode(data)["metadata"]
+        kept = [name for name in metadata.get("finalizers") or [] if name != finalizer]
+        version = metadata["resourceVersion"]
+        patch = {"metadata": {"finalizers": kept or None, "resourceVersion": version}}
+        await self._patch(key, patch)
+
+    async def _patch(self, key: Key, patch: Json) -> None:
+        resource = registry.by_key()[key.resource].resource
+        options = WriteOptions(user="system:garbage-collector")
+        try:
+            await self._api.patch(resource, key.namespace, key.name, patch, "merge", options)
+        except errors.NotFound:
+            return
+        except errors.Conflict:
+            self._enqueue(key)  # it changed meanwhile: look again
+
+    # --- sweeping
+
+    async def _sweep(self) -> None:
+        while True:
+            try:
+                await self._expire_events()
+                await self._compact()
+            except errors.ApiError as problem:
+                log.warning("housekeeping of the store will be tried again: %s", problem)
+            await asyncio.sleep(SWEEP_SECONDS)
+
+    async def _expire_events(self) -> None:
+        resource = kubernetes.Event.resource
+        oldest = rules.timestamp(self._api.clock() - EVENT_SECONDS)
+        for data in (await self._api.list(resource, "", ListQuery())).items:
+            event = msgspec.json.decode(data, type=kubernetes.Event)
+            seen = event.last_timestamp or event.metadata.creation_timestamp or ""
+            if seen < oldest:
+                await self._delete(
+                    Key(resource.key, event.namespace, event.name), DeleteOptions(uid=event.uid)
+                )
+
+    async def _compact(self) -> None:
+        """Forgets revisions older than HISTORY_SECONDS or beyond HISTORY_REVISIONS."""
+        now, latest = self._api.clock(), self._api.engine.last_rv
+        self._samples.append((now, latest))
+        old = [rv for at, rv in self._samples if at <= now - HISTORY_SECONDS]
+        self._samples = [s for s in self._samples if s[0] > now - HISTORY_SECONDS]
+        target = max(max(old, default=0), latest - HISTORY_REVISIONS)
+        if target > self._api.engine.compacted:
+            await self._api.engine.compact(target)
