@@ -21,8 +21,6 @@ from windlass.cli import exits
 
 Mode = Literal["human", "json", "quiet"]
 
-_SYMBOLS = {"ok": "✓", "limited": "!", "missing": "✗", "more": "…", "bullet": "•"}
-_PLAIN = {"ok": "ok", "limited": "!", "missing": "x", "more": "...", "bullet": "-"}
 _COLOURS = {"ok": "green", "limited": "yellow", "missing": "red"}
 _MIN_COLUMN = 6
 
@@ -98,12 +96,13 @@ class Output:
             )
             yield "  ".join(fitted).rstrip()
 
-    def symbol(self, name: str, stream: TextIO | None = None) -> str:
-        """A mark such as `ok`, coloured, in ASCII where the stream knows nothing else."""
-        stream = stream or sys.stdout
-        marks = _SYMBOLS if _encodes(stream, "".join(_SYMBOLS.values())) else _PLAIN
-        colour = _COLOURS.get(name)
-        return self.style(marks[name], stream, fg=colour) if colour else marks[name]
+    def mark(self, state: str) -> str:
+        """`ok`, `limited` or `missing` as a coloured column of fixed width."""
+        return self.style(f"{state:9}", sys.stdout, fg=_COLOURS.get(state))
+
+    def more(self) -> str:
+        """What stands for text that was cut off."""
+        return "…" if _encodes(sys.stdout, "…") else "..."
 
     def style(self, text: str, stream: TextIO, **how: Any) -> str:
         coloured = stream.isatty() and not os.environ.get("NO_COLOR")
@@ -136,7 +135,7 @@ class Output:
     def _fit(self, cell: str, width: int) -> str:
         if len(cell) <= width:
             return cell
-        more = self.symbol("more")
+        more = self.more()
         return cell[: max(0, width - len(more))] + more
 
 

@@ -1,0 +1,115 @@
+"""How commands reach the object API: open the store, run the work, turn its errors into words.
+
+Which server: --kubeconfig, else --context, else the state folder that --state or WINDLASS_STATE
+names, else what `store.connect` finds (KUBECONFIG, ~/.windlass, ~/.kube/config, the pod we are in).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from windlass.cli import base, exits
+from windlass.cli import state as states
+from windlass.kinds.meta import Object
+from windlass.store import connect, errors
+from windlass.store.kubernetes.access import KubeconfigError
+from windlass.store.kubernetes.client import KubernetesStore
+
+T = TypeVar("T")
+
+_CODES: tuple[tuple[type[errors.ApiError], int], ...] = (
+    (KubeconfigError, exits.NO_SERVER),
+    (errors.NotFound, exits.NOT_FOUND),
+    (errors.AlreadyExists, exits.CONFLICT),
+    (errors.Conflict, exits.CONFLICT),
+    (errors.Invalid, exits.INVALID),
+    (errors.BadRequest, exits.INVALID),
+    (errors.Unauthorized, exits.FORBIDDEN),
+    (errors.Forbidden, exits.FORBIDDEN),
+    (errors.Unavailable, exits.NO_SERVER),
+    (errors.ServerTimeout, exits.TIMED_OUT),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Session:
+    """An open store, and the namespace that is meant when none is named."""
+
+    store: KubernetesStore
+    namespace: str
+
+    def place(self, kind: type[Object]) -> str:
+        return self.namespace if kind.resource.namespaced else ""
+
+    def fault(self, problem: errors.ApiError) -> exits.CliError:
+        return fault(problem, self.store)
+
+
+def call(target: base.Target, work: Callable[[Session], Awaitable[T]]) -> T:
+    """Runs `work` with a session; store errors leave as `CliError`."""
+    return asyncio.run(_with_session(target, work))
+
+
+def fault(problem: errors.ApiError, store: KubernetesStore | None = None) -> exits.CliError:
+    """A store's error as one sentence, a remedy and an exit code."""
+    code = next((code for cls, code in _CODES if isinstance(problem, cls)), exits.FAILED)
+    if isinstance(problem, errors.Invalid) and problem.causes:
+        listed = "\n".join(f"{cause.field}: {cause.message}" for cause in problem.causes)
+        return exits.CliError(_sentence(problem.message.partition(": ")[0]), listed, code)
+    # Messages of the connection carry their remedy behind a semicolon.
+    message, _, remedy = problem.message.partition("; ")
+    return exits.CliError(
+        _sentence(message), _sentence(remedy) if remedy else _remedy(problem, store), code
+    )
+
+
+async def _with_session(target: base.Target, work: Callable[[Session], Awaitable[T]]) -> T:
+    try:
+        store = connect.open_store(_kubeconfig(target), target.context or None)
+    except errors.ApiError as problem:
+        raise fault(problem) from problem
+    try:
+        return await work(Session(store, target.namespace or store.access.namespace))
+    except errors.ApiError as problem:
+        raise fault(problem, store) from problem
+    finally:
+        await store.close()
+
+
+def _kubeconfig(target: base.Target) -> str | None:
+    if target.kubeconfig or target.context:
+        return target.kubeconfig or None
+    if not target.state:
+        return None
+    folder = states.folder(target.state)
+    if not folder.kubeconfig.exists():
+        raise exits.CliError(
+            f"No engine has ever run on {folder.path}.",
+            f"Start one: windlass up --state {folder.path}",
+            exits.NO_SERVER,
+        )
+    return str(folder.kubeconfig)
+
+
+def _remedy(problem: errors.ApiError, store: KubernetesStore | None) -> str:
+    server = f" ({store.access.address})" if store else ""
+    if isinstance(problem, errors.Unauthorized):
+        return f"Your credentials for this server{server} are missing or out of date."
+    if isinstance(problem, errors.Forbidden):
+        return "Ask an administrator of this namespace for the right."
+    if isinstance(problem, errors.Conflict):
+        return "Look at it again, and repeat what you did."
+    if isinstance(problem, errors.NotFound):
+        kind = str(problem.details.get("kind") or "").partition(".")[0]
+        return f"See what there is: windlass get {kind} -A" if kind else ""
+    return ""
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    if not text:
+        return text
+    return text[0].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")

@@ -1,0 +1,98 @@
+"""`windlass delete`: objects by name, or all objects of files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from windlass.cli import base, client, exits, manifests, words
+from windlass.cli.output import Output
+from windlass.kinds.meta import Object
+from windlass.store import errors
+
+
+@base.command(
+    examples=(
+        "windlass delete run train",
+        "windlass delete run/a run/b",
+        "windlass delete -f runs/ --ignore-not-found",
+    )
+)
+@click.argument("kind", required=False, default="", type=words.KindWord())
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option("-f", "--file", "files", multiple=True, metavar="FILE", help="File, folder or -.")
+@click.option("--ignore-not-found", is_flag=True, help="What is not there counts as deleted.")
+@click.option("--dry-run", is_flag=True, help="Let the server check, but change nothing.")
+@base.target_options
+def delete(
+    out: Output,
+    kind: str,
+    names: tuple[str, ...],
+    files: tuple[str, ...],
+    ignore_not_found: bool,
+    dry_run: bool,
+    target: base.Target,
+) -> int:
+    """Delete objects by KIND and NAME, or those that FILEs describe.
+
+    Deleting a Run stops its members, by its checkpoint contract, and removes it.
+    """
+    wanted = _wanted(kind, names, files)
+
+    async def work(session: client.Session) -> int:
+        gone, code = [], exits.OK
+        for chosen, name, namespace in wanted:
+            label = f"{chosen.resource.singular}/{name}"
+            place = (namespace or session.namespace) if chosen.resource.namespaced else ""
+            try:
+                left = await session.store.delete(chosen, name, place, dry_run=dry_run)
+            except errors.NotFound as problem:
+                if not ignore_not_found:
+                    fault = session.fault(problem)
+                    out.error(fault.message, fault.remedy, fault.code)
+                    code = fault.code
+                continue
+            gone.append(label)
+            how = "would be deleted" if dry_run else "deleted" if left is None else "stopping"
+            out.say(f"{label} {how}")
+        out.result({"deleted": gone, "dryRun": dry_run}, names=gone)
+        return code
+
+    return client.call(target, work)
+
+
+def _wanted(
+    kind: str, names: tuple[str, ...], files: tuple[str, ...]
+) -> list[tuple[type[Object], str, str]]:
+    """Kind, name and namespace (if the file says one) of each object that shall go."""
+    if files:
+        if kind:
+            raise exits.CliError(
+                "Names and --file cannot be combined.", "Use one of them.", exits.USAGE
+            )
+        documents = manifests.read_all(files)
+        # Backwards: what a file makes first, others may stand on.
+        return [_from_document(document) for document in reversed(documents)]
+    slashed = [word for word in (kind, *names) if "/" in word]
+    if slashed and len(slashed) == len((kind, *names)):
+        pairs = (word.partition("/") for word in slashed)
+        return [(words.kind_of(word), name, "") for word, _, name in pairs]
+    if not kind or not names:
+        raise exits.CliError(
+            "Nothing to delete was named.",
+            "Give a kind and names (`windlass delete run train`), or -f FILE.",
+            exits.USAGE,
+        )
+    return [(words.kind_of(kind), name, "") for name in names]
+
+
+def _from_document(document: manifests.Document) -> tuple[type[Object], str, str]:
+    kind = words.kind_of_document(document.data, document.place("kind"))
+    metadata: Any = document.data.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    if not isinstance(name, str) or not name:
+        raise exits.CliError(
+            f"{document.place('metadata')}: the object has no metadata.name.", "", exits.INVALID
+        )
+    return kind, name, str(metadata.get("namespace") or "")

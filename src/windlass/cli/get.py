@@ -1,0 +1,208 @@
+"""`windlass get`: objects as a table, as JSON or YAML, once or as they change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from windlass.cli import base, client, exits, rows, words
+from windlass.cli.output import Output, flush
+from windlass.kinds import wire
+from windlass.kinds.meta import Object
+from windlass.store import errors
+
+FORMATS = ("table", "wide", "json", "yaml", "name")
+
+
+@base.command(
+    examples=(
+        "windlass get runs",
+        "windlass get run train -o yaml",
+        "windlass get runs -A -l team=vision --json | jq -r '.items[].metadata.name'",
+        "windlass get runs -w",
+    )
+)
+@click.argument("kind", type=words.KindWord())
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option("-A", "--all-namespaces", is_flag=True, help="In all namespaces.")
+@click.option("-l", "--selector", default="", help="Only those with these labels: a=b,c!=d.")
+@click.option(
+    "-o", "--output", "form", type=click.Choice(FORMATS), default="table", show_default=True
+)
+@click.option("-w", "--watch", is_flag=True, help="Go on showing what changes, until Ctrl-C.")
+@base.target_options
+def get(
+    out: Output,
+    kind: str,
+    names: tuple[str, ...],
+    all_namespaces: bool,
+    selector: str,
+    form: str,
+    watch: bool,
+    target: base.Target,
+) -> None:
+    """List the objects of a KIND, or show the named ones.
+
+    KIND is a name such as runs, run, or a short one such as wr. With --watch and JSON each change
+    is one line: {"type": "ADDED", "object": ...}.
+    """
+    kind, names = words.split(kind, names)
+    chosen = words.kind_of(kind)
+    if form == "json":
+        out.mode = "json"
+    elif form == "name":
+        out.mode = "quiet"
+    if names and (selector or all_namespaces):
+        raise exits.CliError(
+            "A name cannot be combined with --selector or --all-namespaces.",
+            "Give names, or a selection.",
+            exits.USAGE,
+        )
+    query = Query(chosen, names, selector, all_namespaces)
+    client.call(target, lambda session: _show(out, session, query, form, watch))
+
+
+class Query:
+    """Which objects are asked for."""
+
+    def __init__(
+        self, kind: type[Object], names: Sequence[str], selector: str, everywhere: bool
+    ) -> None:
+        self.kind = kind
+        self.names = names
+        self.selector = selector
+        self.everywhere = everywhere
+
+    def namespace(self, session: client.Session) -> str:
+        if self.everywhere or not self.kind.resource.namespaced:
+            return ""
+        return session.namespace
+
+    async def fetch(self, session: client.Session) -> tuple[list[dict[str, Any]], str]:
+        """The objects, and the version of the list to watch from."""
+        namespace = self.namespace(session)
+        if self.names:
+            found = [await session.store.get(self.kind, name, namespace) for name in self.names]
+            return [wire.to_dict(obj) for obj in found], ""
+        objects: list[dict[str, Any]] = []
+        token = ""
+        while True:
+            page = await session.store.list(
+                self.kind,
+                namespace,
+                label_selector=self.selector,
+                limit=500,
+                continue_token=token,
+            )
+            objects += [wire.to_dict(obj) for obj in page.items]
+            token = page.continue_token
+            if not token:
+                return objects, page.resource_version
+
+
+async def _show(
+    out: Output, session: client.Session, query: Query, form: str, watch: bool
+) -> None:
+    objects, version = await query.fetch(session)
+    printer = Printer(out, query, form)
+    if watch:
+        await _follow(session, query, printer, objects, version)
+    else:
+        printer.print_all(objects, session.namespace)
+
+
+async def _follow(
+    session: client.Session,
+    query: Query,
+    printer: Printer,
+    objects: list[dict[str, Any]],
+    version: str,
+) -> None:
+    """First what there is, then each change; lists again when the history was cut off."""
+    namespace = query.namespace(session)
+    for obj in objects:
+        printer.print_change("ADDED", obj)
+    fields = f"metadata.name={query.names[0]}" if len(query.names) == 1 else ""
+    if query.names:
+        version = (await session.store.list(query.kind, namespace, limit=1)).resource_version
+    while True:
+        try:
+            async for event in session.store.watch(
+                query.kind,
+                namespace,
+                label_selector=query.selector,
+                field_selector=fields,
+                resource_version=version,
+            ):
+                version = event.object.metadata.resource_version or version
+                if event.type == "BOOKMARK":
+                    continue
+                if not query.names or event.object.name in query.names:
+                    printer.print_change(event.type, wire.to_dict(event.object))
+        except errors.Gone:
+            objects, version = await query.fetch(session)
+            for obj in objects:
+                printer.print_change("MODIFIED", obj)
+        except errors.Unavailable:
+            printer.out.hint("the connection was lost; trying again")
+            await asyncio.sleep(1)
+
+
+class Printer:
+    """Objects in the form that was asked for."""
+
+    def __init__(self, out: Output, query: Query, form: str) -> None:
+        self.out = out
+        self.query = query
+        self.form = form
+        self._widths: list[int] = []
+
+    def print_all(self, objects: list[dict[str, Any]], namespace: str) -> None:
+        resource = self.query.kind.resource
+        one = len(self.query.names) == 1
+        if self.form == "yaml":
+            self.out.raw(rows.to_yaml(objects[0] if one else rows.as_list(objects)).rstrip())
+            return
+        self.out.result(
+            objects[0] if one else rows.as_list(objects),
+            names=[f"{resource.singular}/{obj['metadata']['name']}" for obj in objects],
+        )
+        if not objects:
+            where = f" in namespace {namespace}" if self._one_namespace() else ""
+            self.out.hint(f"No {resource.plural} found{where}.")
+            return
+        self.out.table(self._header(), [self._row(obj) for obj in objects])
+
+    def print_change(self, change: str, obj: dict[str, Any]) -> None:
+        if self.form == "yaml":
+            self.out.raw("---\n" + rows.to_yaml(obj).rstrip())
+            return
+        name = f"{self.query.kind.resource.singular}/{obj['metadata']['name']}"
+        self.out.item({"type": change, "object": obj}, name=name)
+        header = self._header()
+        cells = [self._row(obj, gone=change == "DELETED")]
+        if not self._widths:
+            self._widths = [max(len(a), len(b), 10) for a, b in zip(header, cells[0], strict=True)]
+            cells.insert(0, header)
+        for row in cells:
+            padded = [cell.ljust(width) for cell, width in zip(row, self._widths, strict=True)]
+            self.out.say("  ".join(padded).rstrip())
+        flush()
+
+    def _one_namespace(self) -> bool:
+        return self.query.kind.resource.namespaced and not self.query.everywhere
+
+    def _header(self) -> list[str]:
+        columns = rows.columns(self.query.kind.resource, self.form == "wide")
+        first = ["NAMESPACE"] if self.query.everywhere else []
+        return [*first, "NAME", *(column.name.upper() for column in columns)]
+
+    def _row(self, obj: dict[str, Any], gone: bool = False) -> list[str]:
+        metadata = obj["metadata"]
+        first = [metadata.get("namespace", "")] if self.query.everywhere else []
+        name = metadata["name"] + (" (deleted)" if gone else "")
+        cells = rows.cells(self.query.kind.resource, obj, self.form == "wide")
+        return [*first, name, *cells]

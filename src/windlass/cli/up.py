@@ -1,0 +1,280 @@
+"""`windlass up`: starts the engine of this machine, in the foreground or detached.
+
+The supervisor is a process of its own (`cli.supervisor`); this one shows what happens, waits until
+a node is ready, tells how to go on, and either leaves or stays until Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from windlass.cli import base, exits
+from windlass.cli import state as states
+from windlass.cli.output import Output
+
+CONTEXT = "windlass"
+_POLL = 0.05
+_LOG_LINES = 15
+
+
+@base.command(
+    examples=(
+        "windlass up                       # until Ctrl-C",
+        "windlass up --detach",
+        "windlass up -d --state /data/windlass --listen 127.0.0.1:7443",
+    )
+)
+@click.option("-d", "--detach", is_flag=True, help="Return when it is ready; `down` stops it.")
+@click.option("--listen", default="", metavar="HOST:PORT", help="Where the API listens.")
+@click.option(
+    "--timeout", default=60.0, show_default=True, help="Seconds to wait until it is ready."
+)
+@click.option(
+    "--kubectl-context/--no-kubectl-context",
+    "write_context",
+    default=None,
+    help="Add the context `windlass` to kubectl's own file. [default: for ~/.windlass only]",
+)
+@base.state_option
+def up(
+    out: Output, detach: bool, listen: str, timeout: float, write_context: bool | None, state: str
+) -> int:
+    """Start the engine on this machine: API server, scheduler and node agent.
+
+    Jobs belong to neither: they go on when the engine stops or restarts, and it finds them again.
+    """
+    folder = states.folder(state)
+    _refuse_second(folder)
+    supervisor = _start(folder, listen, detach)
+    try:
+        begun = time.monotonic()
+        with out.progress("Starting the API server"):
+            _wait_for_server(folder, supervisor, begun + timeout)
+        with out.progress("Starting the node agent"):
+            nodes = asyncio.run(_wait_for_node(folder, supervisor, begun + timeout))
+        seconds = time.monotonic() - begun
+        context = _write_context(out, folder, write_context)
+        _announce(out, folder, nodes, context, seconds, detach)
+        return exits.OK if detach else _stay(out, folder, supervisor)
+    except BaseException as problem:
+        _stop(supervisor)
+        if isinstance(problem, KeyboardInterrupt):
+            out.hint("stopped")
+            return exits.INTERRUPTED
+        raise
+
+
+def _refuse_second(folder: states.StateFolder) -> None:
+    running = folder.supervisor()
+    server = folder.server()
+    if running is None and server is None:
+        return
+    address = f" at {server.url}" if server else ""
+    pid = running.pid if running else server.pid if server else 0
+    raise exits.CliError(
+        f"An engine is already running{address} (pid {pid}, state in {folder.path}).",
+        "See it with `windlass status`, stop it with `windlass down`.",
+        exits.ALREADY_RUNNING,
+    )
+
+
+def _start(folder: states.StateFolder, listen: str, detach: bool) -> subprocess.Popen[bytes]:
+    try:
+        folder.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as problem:
+        raise exits.CliError(
+            f"The state folder {folder.path} cannot be made: {problem.strerror}.",
+            "Choose another one with --state DIR.",
+        ) from None
+    argv = [sys.executable, "-m", "windlass.cli.supervisor", "--state", str(folder.path)]
+    argv += ["--listen", listen] if listen else []
+    argv += [] if detach else ["--with-parent"]
+    with (folder.logs / "supervisor.log").open("ab") as log:
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            start_new_session=True,
+        )
+
+
+def _wait_for_server(
+    folder: states.StateFolder, supervisor: subprocess.Popen[bytes], deadline: float
+) -> None:
+    while folder.server() is None or not folder.kubeconfig.exists():
+        _check_alive(folder, supervisor, "server", deadline)
+        time.sleep(_POLL)
+
+
+async def _wait_for_node(
+    folder: states.StateFolder, supervisor: subprocess.Popen[bytes], deadline: float
+) -> list[str]:
+    """Names of the ready nodes, as soon as there is one."""
+    from windlass.kinds import kubernetes
+    from windlass.store import connect, errors
+
+    store = connect.open_store(str(folder.kubeconfig))
+    try:
+        while True:
+            try:
+                found = (await store.list(kubernetes.Node)).items
+            except errors.Unavailable:
+                found = []
+            if ready := [node.name for node in found if _is_ready(node)]:
+                return ready
+            _check_alive(folder, supervisor, "agent", deadline)
+            await asyncio.sleep(_POLL)
+    finally:
+        await store.close()
+
+
+def _is_ready(node: object) -> bool:
+    conditions = getattr(getattr(node, "status", None), "conditions", None) or []
+    return any(c.type == "Ready" and c.status == "True" for c in conditions)
+
+
+def _check_alive(
+    folder: states.StateFolder, supervisor: subprocess.Popen[bytes], child: str, deadline: float
+) -> None:
+    """Raises when what is waited for cannot come any more."""
+    ended = supervisor.poll()
+    if ended == exits.ALREADY_RUNNING:
+        _refuse_second(folder)
+        raise exits.CliError(
+            f"Another `windlass up` is just starting on {folder.path}.",
+            "See it with `windlass status`.",
+            exits.ALREADY_RUNNING,
+        )
+    log = folder.logs / f"{child if ended is None else 'supervisor'}.log"
+    facts = folder.children().get(child)
+    if ended is not None:
+        raise exits.CliError(f"The engine ended with code {ended}.", _tail(log))
+    if facts is not None and facts.restarts >= 3:
+        raise exits.CliError(
+            f"The {child} does not start: it ended {facts.restarts} times, "
+            f"last with code {facts.last_exit}.",
+            _tail(log),
+        )
+    if time.monotonic() > deadline:
+        raise exits.CliError(
+            f"The {child} was not ready in time.",
+            f"Allow more with --timeout.\n{_tail(log)}",
+            exits.TIMED_OUT,
+        )
+
+
+def _write_context(
+    out: Output, folder: states.StateFolder, wanted: bool | None
+) -> tuple[Path, str] | None:
+    """Adds our context to the file kubectl reads; another state folder's only on demand."""
+    if not (folder.is_default if wanted is None else wanted):
+        return None
+    from windlass.store import errors
+    from windlass.store.kubernetes import kubeconfig
+
+    named = kubeconfig.split_list(os.environ.get("KUBECONFIG", ""))
+    path = named[0] if named else Path.home() / ".kube" / "config"
+    try:
+        _copy_context(folder.kubeconfig, path)
+    except (errors.ApiError, OSError) as problem:
+        out.warn(f"The context {CONTEXT} could not be added to {path}: {problem}.")
+        return None
+    return path, CONTEXT
+
+
+def _copy_context(source: Path, path: Path) -> None:
+    import yaml
+
+    from windlass.store.kubernetes import kubeconfig
+
+    content = yaml.safe_load(source.read_text())
+    kubeconfig.merge_context(
+        path, CONTEXT, content["clusters"][0]["cluster"], content["users"][0]["user"]
+    )
+
+
+def _announce(
+    out: Output,
+    folder: states.StateFolder,
+    nodes: list[str],
+    context: tuple[Path, str] | None,
+    seconds: float,
+    detach: bool,
+) -> None:
+    server = folder.server()
+    url = server.url if server else ""
+    flag = f"--context {CONTEXT}" if context else f"--kubeconfig {folder.kubeconfig}"
+    option = "" if folder.is_default else f" --state {folder.path}"
+    out.say(f"Windlass is up at {url} (ready in {seconds:.1f} s).")
+    out.say(f"  node     {', '.join(nodes)}")
+    out.say(f"  state    {folder.path} (logs in {folder.logs})")
+    out.say(f"  kubectl  kubectl {flag} get runs")
+    if context:
+        out.say(f"           (context {CONTEXT} written to {context[0]})")
+    out.hint(f"Try: windlass run{option} -- echo hello")
+    out.hint(f"Stop: windlass down{option}" if detach else "Stop: Ctrl-C")
+    data = {
+        "url": url,
+        "pid": server.pid if server else 0,
+        "state": str(folder.path),
+        "kubeconfig": str(folder.kubeconfig),
+        "context": context[1] if context else None,
+        "nodes": nodes,
+    }
+    out.result(data, names=[url])
+    sys.stdout.flush()
+
+
+def _stay(out: Output, folder: states.StateFolder, supervisor: subprocess.Popen[bytes]) -> int:
+    """Until Ctrl-C or SIGTERM; tells meanwhile when a part of the engine was restarted."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGHUP, _interrupt)
+    told: dict[str, int] = {}
+    while supervisor.poll() is None:
+        for name, child in folder.children().items():
+            if child.restarts > told.get(name, 0):
+                told[name] = child.restarts
+                log = folder.logs / f"{name}.log"
+                out.warn(f"The {name} ended with code {child.last_exit} and is restarted; see {log}.")
+        try:
+            supervisor.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            continue
+    if supervisor.returncode == 0:
+        out.hint("stopped by `windlass down`")
+        return exits.OK
+    raise exits.CliError(
+        f"The engine ended with code {supervisor.returncode}.",
+        _tail(folder.logs / "supervisor.log"),
+    )
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _stop(supervisor: subprocess.Popen[bytes]) -> None:
+    """Ends what this command started; a second Ctrl-C does not cut it short."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if supervisor.poll() is None:
+        supervisor.terminate()
+        supervisor.wait()
+
+
+def _tail(log: Path) -> str:
+    """The end of a log, for a message."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+    except OSError:
+        lines = []
+    return "\n".join([f"The end of {log}:", *(f"  {line}" for line in lines)]) if lines else ""

@@ -1,0 +1,93 @@
+"""Kinds and names as people type them: `runs`, `wr`, `run/train`; with the nearest valid name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from windlass.cli import exits
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from windlass.kinds.meta import Object
+
+
+class KindWord(click.ParamType):
+    """A kind by any of its names; `run/train` is taken apart by `split`."""
+
+    name = "kind"
+
+    def shell_complete(
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        param: click.Parameter,  # noqa: ARG002
+        incomplete: str,
+    ) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        from windlass.kinds import registry
+
+        plurals = sorted(kind.resource.plural for kind in registry.ALL)
+        return [CompletionItem(word) for word in plurals if word.startswith(incomplete.lower())]
+
+
+def kind_of(word: str) -> type[Object]:
+    """The kind that a word means."""
+    from windlass.kinds import registry
+
+    found = registry.by_word().get(word.lower())
+    if found is not None:
+        return found
+    raise exits.CliError(
+        f"There is no kind {word!r}.{did_you_mean(word, registry.by_word())}",
+        "Kinds: " + ", ".join(sorted(kind.resource.plural for kind in registry.ALL)) + ".",
+        exits.NOT_FOUND,
+    )
+
+
+def kind_of_document(data: dict[str, Any], place: str) -> type[Object]:
+    """The kind of an object in a file."""
+    from windlass.kinds import registry
+
+    version, word = data.get("apiVersion"), data.get("kind")
+    found = registry.by_kind().get((str(version), str(word)))
+    if found is not None:
+        return found
+    if not version or not word:
+        lacking = "apiVersion" if not version else "kind"
+        raise exits.CliError(
+            f"{place}: the object has no {lacking}.",
+            "For a job write apiVersion: windlass.dev/v1alpha1 and kind: Run.",
+            exits.INVALID,
+        )
+    same = [k for k in registry.ALL if k.resource.kind.lower() == str(word).lower()]
+    if same:
+        right = same[0].resource
+        remedy = f"Write apiVersion: {right.api_version} and kind: {right.kind}."
+    else:
+        remedy = "Kinds: " + ", ".join(sorted(k.resource.kind for k in registry.ALL)) + "."
+    near = did_you_mean(str(word), [k.resource.kind for k in registry.ALL])
+    raise exits.CliError(
+        f"{place}: Windlass does not know {version} {word}.{near}", remedy, exits.INVALID
+    )
+
+
+def split(kind_word: str, names: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """`run/train` and `run train` mean the same."""
+    if "/" in kind_word:
+        kind_word, _, name = kind_word.partition("/")
+        return kind_word, (name, *names)
+    return kind_word, names
+
+
+def did_you_mean(word: str, known: Any) -> str:
+    """` Did you mean 'runs'?`, or nothing when nothing is near."""
+    import difflib
+
+    near = difflib.get_close_matches(word.lower(), {str(name).lower(): name for name in known}, 1)
+    if not near:
+        return ""
+    proper = next(str(name) for name in known if str(name).lower() == near[0])
+    return f" Did you mean {proper!r}?"
