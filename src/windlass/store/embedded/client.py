@@ -154,7 +154,7 @@ class EmbeddedStore:
 
 @functools.cache
 def list_decoder(kind: type[T]) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(list[kind])  # type: ignore[valid-type] - made at run time
+    return msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
 
 
 def _decoded(kind: type[T], event: RawEvent) -> WatchEvent[T]:

@@ -140,6 +140,8 @@ class Transaction:
         self._savepoint = False
         try:
             result = request(self)
+        except sqlite3.Error:
+            raise  # SQLite may have undone the whole transaction: the batch ends as one
         except BaseException:
             if self._savepoint:
                 self._execute("ROLLBACK TO request")
@@ -288,13 +290,13 @@ class Engine:
     def _run_batch(self) -> None:
         self._scheduled = False
         batch = [self._pending.popleft() for _ in range(min(BATCH, len(self._pending)))]
+        transaction = Transaction(self._writer, self.last_rv)
         try:
             self._writer.execute("BEGIN IMMEDIATE")
+            outcomes = [(future, *_outcome(transaction, request)) for request, future in batch]
         except sqlite3.Error as problem:
             self._fail([future for _, future in batch], problem)
             return
-        transaction = Transaction(self._writer, self.last_rv)
-        outcomes = [(future, *_outcome(transaction, request)) for request, future in batch]
         if not transaction.dirty:
             self._writer.execute("ROLLBACK")
             self._settle(outcomes)
@@ -437,6 +439,8 @@ def _outcome(
 ) -> tuple[Any, BaseException | None]:
     try:
         return transaction.run(request), None
+    except sqlite3.Error:
+        raise
     except Exception as problem:  # handed to whoever awaits the request
         return None, problem
 
