@@ -111,8 +111,10 @@ class Reflector(Generic[T]):
         self._sleep = sleep
         self._clock = clock
         self._position = ""
-        """The resourceVersion up to which we know everything; empty: list first."""
+        self._must_list = True
+        self._was_watching = False
         self._failures = 0
+        """In a row. A list alone does not end the row: the watch after it may fail each time."""
         self._synced = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -187,11 +189,15 @@ class Reflector(Generic[T]):
     async def _run(self) -> None:
         while True:
             try:
-                if not self._position:
+                if self._must_list:
                     await self._list()
                 await self._watch()
             except errors.ApiError as error:
                 await self._recover(error)
+            except Exception as error:
+                # A defect of ours or of an index function; a dead reflector would hide it.
+                log.exception("following %s failed", self._kind.resource.key)
+                await self._recover(errors.ApiError(f"{type(error).__name__}: {error}"))
 
     async def _recover(self, error: errors.ApiError) -> None:
         """After a failure: whether the position still holds, and how long to wait."""
@@ -200,7 +206,7 @@ class Reflector(Generic[T]):
         self.last_error = error
         if not isinstance(error, errors.Unavailable | errors.TooManyRequests):
             # Gone: history was compacted. Anything else: do not trust the position either.
-            self._position = ""
+            self._must_list = True
         if isinstance(error, errors.Gone) and self._failures == 1:
             return
         pause = max(self._backoff.pause(self._failures, self._rng), error.retry_after or 0.0)
@@ -215,7 +221,7 @@ class Reflector(Generic[T]):
             self.metrics.relists += 1
         self._heard()
         # A store restored from a backup goes back; then the list is right and we are not.
-        went_back = _older(listed.resource_version, self._highest())
+        went_back = _older(listed.resource_version, self._position)
         present = {_key(obj): obj for obj in listed.items}
         changes = 0
         for key in [key for key in self._objects if key not in present]:
@@ -229,6 +235,7 @@ class Reflector(Generic[T]):
             if changes % _TURN == 0:
                 await asyncio.sleep(0)
         self._position = listed.resource_version
+        self._must_list = False
         self._synced.set()
 
     async def _read_all(self) -> ObjectList[T]:
@@ -249,28 +256,32 @@ class Reflector(Generic[T]):
         return ObjectList(items, page.resource_version)
 
     async def _watch(self) -> None:
-        began = self._clock()
+        self.metrics.restarts += self._was_watching
+        self._was_watching = True
+        began, applied = self._clock(), 0
         stream = self._store.watch(
             self._kind,
             **self._where,
             resource_version=self._position,
             timeout_seconds=self._rng.randint(*_WATCH_SECONDS),
         )
-        applied = 0
-        async with _closing(stream):
-            async for event in stream:
-                self._heard()
-                self._apply(event)
-                applied += 1
-                if applied % _TURN == 0:
-                    await asyncio.sleep(0)
-        self.metrics.restarts += 1
-        if not applied and self._clock() - began < _BRIEF:
+        try:
+            async with _closing(stream):
+                async for event in stream:
+                    self._heard()
+                    self._apply(event)
+                    applied += 1
+                    if applied % _TURN == 0:
+                        await asyncio.sleep(0)
+        finally:
+            useful = bool(applied) or self._clock() - began >= _BRIEF
+            if useful:
+                self._failures = 0
+        if not useful:
             raise errors.Unavailable("the server ended the watch at once")
 
     def _heard(self) -> None:
         self.metrics.last_event_at = time.time()
-        self._failures = 0
         self.last_error = None
 
     def _apply(self, event: WatchEvent[T]) -> None:
@@ -298,25 +309,16 @@ class Reflector(Generic[T]):
             before, now = known.metadata.resource_version, obj.metadata.resource_version
             if before == now or not (accept_older or _older(before, now)):
                 return
-            self._unindex(key, known)
-        self._objects[key] = obj
         for index in self._indexes.values():
-            index.add(key, obj)
+            index.put(key, obj)
+        self._objects[key] = obj
         self._tell("ADDED" if known is None else "MODIFIED", known, obj)
 
     def _remove(self, key: Key, last: T | None = None) -> None:
         known = self._objects.pop(key)
-        self._unindex(key, known)
-        self._tell("DELETED", last or known, None)
-
-    def _unindex(self, key: Key, obj: T) -> None:
         for index in self._indexes.values():
-            index.remove(key, obj)
-
-    def _highest(self) -> str:
-        """The newest resourceVersion we hold; it outlives a position that was given up."""
-        versions = [obj.metadata.resource_version for obj in self._objects.values()]
-        return max(versions, key=lambda v: int(v) if v.isdigit() else -1, default="")
+            index.remove(key)
+        self._tell("DELETED", last or known, None)
 
     def _tell(self, change: Change, before: T | None, after: T | None) -> None:
         self.metrics.changes += 1
@@ -334,26 +336,29 @@ class Reflector(Generic[T]):
 
 
 class _Index(Generic[T]):
-    """Keys by what a function says about the objects."""
+    """Keys by what a function says about the objects, as it said it when they were put in."""
 
     def __init__(self, function: IndexFunction[T]) -> None:
         self._function = function
         self._keys: dict[str, dict[Key, None]] = {}
+        self._values: dict[Key, tuple[str, ...]] = {}
 
     def keys(self, value: str) -> list[Key]:
         return list(self._keys.get(value, ()))
 
-    def add(self, key: Key, obj: T) -> None:
-        for value in self._function(obj):
+    def put(self, key: Key, obj: T) -> None:
+        values = tuple(self._function(obj))
+        self.remove(key)
+        self._values[key] = values
+        for value in values:
             self._keys.setdefault(value, {})[key] = None
 
-    def remove(self, key: Key, obj: T) -> None:
-        for value in self._function(obj):
-            keys = self._keys.get(value)
-            if keys is not None:
-                keys.pop(key, None)
-                if not keys:
-                    del self._keys[value]
+    def remove(self, key: Key) -> None:
+        for value in self._values.pop(key, ()):
+            keys = self._keys.get(value, {})
+            keys.pop(key, None)
+            if not keys:
+                self._keys.pop(value, None)
 
 
 def _key(obj: Object) -> Key:
