@@ -1,4 +1,4 @@
-"""The engine against a model: any history of writes, read back at any revision, after any restart."""
+"""The engine against a model: any history of writes, read at any revision, after any restart."""
 
 from __future__ import annotations
 

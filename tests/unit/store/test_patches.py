@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 
 import pytest
@@ -96,16 +97,21 @@ def test_json_patch_refuses_what_cannot_be_done(operation: dict) -> None:
         patches.json_patch({"a": 1, "list": [1]}, [operation])
 
 
-@given(JSON, st.lists(st.fixed_dictionaries(
+OPERATION = st.fixed_dictionaries(
     {"op": st.sampled_from(["add", "remove", "replace", "move", "copy", "test", "x"])},
-    optional={"path": st.text("/ab01-~", max_size=5), "from": st.text("/ab0", max_size=4), "value": JSON},
-), max_size=4))  # fmt: skip
+    optional={
+        "path": st.text("/ab01-~", max_size=5),
+        "from": st.text("/ab0", max_size=4),
+        "value": JSON,
+    },
+)
+
+
+@given(JSON, st.lists(OPERATION, max_size=4))
 def test_json_patch_changes_nothing_it_was_given(target: object, operations: list) -> None:
     before, asked = copy.deepcopy(target), copy.deepcopy(operations)
-    try:
+    with contextlib.suppress(errors.ApiError):
         patches.json_patch(target, operations)
-    except errors.ApiError:
-        pass
     assert (target, operations) == (before, asked)
 
 
@@ -135,7 +141,8 @@ def test_json_patch_changes_nothing_it_was_given(target: object, operations: lis
             {"tolerations": [{"key": "b"}]}, id="a list without a key is replaced",
         ),
         pytest.param(
-            {"finalizers": ["a", "b"]}, {"$deleteFromPrimitiveList/finalizers": ["a"], "finalizers": ["c"]},
+            {"finalizers": ["a", "b"]},
+            {"$deleteFromPrimitiveList/finalizers": ["a"], "finalizers": ["c"]},
             {"finalizers": ["b", "c"]}, id="sets of words merge",
         ),
         pytest.param(
@@ -148,7 +155,10 @@ def test_json_patch_changes_nothing_it_was_given(target: object, operations: lis
         ),
         pytest.param(
             {"env": [{"name": "a"}, {"name": "b"}]},
-            {"$setElementOrder/env": [{"name": "b"}, {"name": "a"}], "env": [{"name": "a", "value": "1"}]},
+            {
+                "$setElementOrder/env": [{"name": "b"}, {"name": "a"}],
+                "env": [{"name": "a", "value": "1"}],
+            },
             {"env": [{"name": "b"}, {"name": "a", "value": "1"}]}, id="order is as asked",
         ),
     ],

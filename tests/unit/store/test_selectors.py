@@ -1,4 +1,4 @@
-"""Selectors: Kubernetes' grammar, its rules for absent labels, and refusals that say what is wrong."""
+"""Selectors: Kubernetes' grammar, its rules for absent labels, refusals that say what is wrong."""
 
 from __future__ import annotations
 
