@@ -5,7 +5,6 @@ The copying itself is `windlass.store.embedded.backup`; it works on the live fil
 
 from __future__ import annotations
 
-import datetime
 import importlib
 from pathlib import Path
 from typing import Any
@@ -41,8 +40,12 @@ def backup(out: Output, file: Path, overwrite: bool, state: str) -> None:
         raise exits.CliError(
             f"There is no folder {file.absolute().parent}.", "Make it first.", exits.NOT_FOUND
         )
-    with out.progress(f"Copying {folder.database}"):
-        info = _storage().backup(folder.database, file)
+    storage = _storage()
+    try:
+        with out.progress(f"Copying {folder.database}"):
+            info = storage.backup(folder.database, file)
+    except (storage.NotAStore, OSError) as problem:
+        raise exits.CliError(f"The backup failed: {problem}.", "Nothing was written.") from None
     out.say(f"{file}: {info.objects} objects, {info.bytes / 1e6:.1f} MB")
     out.hint(f"Put it back with: windlass restore {file}")
     data = {
@@ -60,7 +63,7 @@ def backup(out: Output, file: Path, overwrite: bool, state: str) -> None:
 def restore(out: Output, file: Path, state: str) -> None:
     """Put a backup in the store's place. Refused while the engine runs.
 
-    The store that was there is kept in the state folder's backups/.
+    The store that was there is kept in backups/ of the state folder.
     """
     folder = states.folder(state)
     if not file.exists():
@@ -73,28 +76,27 @@ def restore(out: Output, file: Path, state: str) -> None:
             "Stop it first: windlass down",
             exits.ALREADY_RUNNING,
         )
+    storage = _storage()
     try:
-        kept = _set_aside(folder)
-        try:
-            info = _storage().restore(file, folder.database)
-        except Exception as problem:
-            _bring_back(folder, kept)
-            raise exits.CliError(
-                f"{file} could not be restored: {problem}",
-                "The store is as it was.",
-                exits.INVALID,
-            ) from problem
+        info, kept = storage.restore(file, folder.database)
+    except storage.NotAStore as problem:
+        raise exits.CliError(
+            f"{file} cannot be restored: {problem}.",
+            "The store is as it was. Choose a file that `windlass backup` wrote.",
+            exits.INVALID,
+        ) from None
     finally:
         lock.close()
-    out.say(f"Restored {file}.")
+    out.say(f"Restored {info.objects} objects from {file}.")
     if kept:
         out.say(f"The store that was there is kept as {kept}.")
     out.hint("Start the engine: windlass up")
-    del info
-    out.result(
-        {"restored": str(file.absolute()), "kept": str(kept) if kept else None},
-        names=[str(folder.database)],
-    )
+    data = {
+        "restored": str(file.absolute()),
+        "objects": info.objects,
+        "kept": str(kept) if kept else None,
+    }
+    out.result(data, names=[str(folder.database)])
 
 
 def _storage() -> Any:
@@ -108,30 +110,3 @@ def _need_store(folder: states.StateFolder) -> None:
             "Start an engine there with `windlass up`, or name another folder with --state.",
             exits.NOT_FOUND,
         )
-
-
-def _set_aside(folder: states.StateFolder) -> Path | None:
-    """Moves the store with its write-ahead log, which belongs to it, into backups/."""
-    if not folder.database.exists():
-        return None
-    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
-    target = folder.backups / f"before-restore-{stamp}" / folder.database.name
-    target.parent.mkdir(parents=True)
-    for source in _files(folder.database):
-        source.rename(target.parent / source.name)
-    return target
-
-
-def _bring_back(folder: states.StateFolder, kept: Path | None) -> None:
-    if kept is None:
-        return
-    for leftover in _files(folder.database):
-        leftover.unlink()
-    for source in _files(kept):
-        source.rename(folder.database.parent / source.name)
-    kept.parent.rmdir()
-
-
-def _files(database: Path) -> list[Path]:
-    paths = [database.with_name(database.name + suffix) for suffix in ("", "-wal", "-shm")]
-    return [path for path in paths if path.exists()]

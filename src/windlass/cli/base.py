@@ -36,13 +36,10 @@ class Command(click.Command):
 def command(*, examples: tuple[str, ...], **attributes: Any) -> Callable[..., Command]:
     """Makes a function a command; its first argument is the `Output` to speak through."""
 
+    attributes.setdefault("context_settings", {"help_option_names": ["-h", "--help"]})
+
     def decorate(function: Callable[..., Any]) -> Command:
-        return click.command(
-            cls=Command,
-            examples=examples,
-            context_settings={"help_option_names": ["-h", "--help"]},
-            **attributes,
-        )(click.pass_obj(function))
+        return click.command(cls=Command, examples=examples, **attributes)(click.pass_obj(function))
 
     return decorate
 

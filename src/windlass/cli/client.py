@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+import json
+import urllib.parse
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 from windlass.cli import base, exits
 from windlass.cli import state as states
@@ -47,10 +49,29 @@ class Session:
     def fault(self, problem: errors.ApiError) -> exits.CliError:
         return fault(problem, self.store)
 
+    async def read(self, path: str, query: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
+        """A JSON answer as it is: nothing that our structs do not name is lost."""
+        wanted = [(key, value) for key, value in query if value]
+        status, _, body = await self.store.raw("GET", path, query=wanted)
+        try:
+            answer: dict[str, Any] = json.loads(body)
+        except ValueError:
+            answer = {}
+        if status >= 300:
+            raise errors.from_status(answer, status)
+        return answer
+
 
 def call(target: base.Target, work: Callable[[Session], Awaitable[T]]) -> T:
     """Runs `work` with a session; store errors leave as `CliError`."""
     return asyncio.run(_with_session(target, work))
+
+
+def path_of(kind: type[Object], namespace: str, name: str = "") -> str:
+    """The REST path of an object or a collection; no name can climb out of its place."""
+    return kind.resource.path(
+        urllib.parse.quote(namespace, safe=""), urllib.parse.quote(name, safe="")
+    )
 
 
 def fault(problem: errors.ApiError, store: KubernetesStore | None = None) -> exits.CliError:

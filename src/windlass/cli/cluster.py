@@ -8,6 +8,7 @@ from typing import Any
 from windlass.cli import base, client, exits
 from windlass.cli.machine import Check
 from windlass.kinds import run
+from windlass.store import errors
 
 _NAME = "kubernetes"
 
@@ -62,11 +63,7 @@ async def _may_create_runs(session: client.Session) -> bool:
 
 
 async def _get(session: client.Session, path: str) -> dict[str, Any]:
-    status, _, body = await session.store.raw("GET", path)
-    if status >= 300:
-        return {}
     try:
-        answer = json.loads(body)
-    except ValueError:
+        return await session.read(path)
+    except (errors.Forbidden, errors.NotFound):
         return {}
-    return answer if isinstance(answer, dict) else {}

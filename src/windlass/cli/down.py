@@ -66,9 +66,7 @@ def _running(folder: states.StateFolder) -> dict[str, states.Process]:
     return found
 
 
-def _stop(
-    folder: states.StateFolder, processes: dict[str, states.Process], timeout: float
-) -> None:
+def _stop(folder: states.StateFolder, processes: dict[str, states.Process], timeout: float) -> None:
     if "supervisor" in processes:
         # It stops its children itself, in order.
         processes["supervisor"].terminate()
@@ -106,7 +104,7 @@ async def _active(session: client.Session) -> list[str]:
     return [f"{r.namespace}/{r.name}" for r in found if r.status.phase in _ACTIVE]
 
 
-async def _hold_all(session: client.Session, timeout: float) -> list[str]:
+async def _hold_all(session: client.Session, patience: float) -> list[str]:
     from windlass.kinds import run
 
     held = [r for r in (await session.store.list(run.Run)).items if not r.finished]
@@ -114,11 +112,11 @@ async def _hold_all(session: client.Session, timeout: float) -> list[str]:
     for one in held:
         if not one.spec.suspend:
             await session.store.patch(run.Run, one.name, one.namespace, patch=patch)
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + patience
     while active := await _active(session):
         if time.monotonic() > deadline:
             raise exits.CliError(
-                f"{len(active)} run(s) did not stop within {timeout:.0f} s: {active[0]}.",
+                f"{len(active)} run(s) did not stop within {patience:.0f} s: {active[0]}.",
                 "The engine is still up. Wait longer with --timeout, or delete the run.",
                 exits.TIMED_OUT,
             )

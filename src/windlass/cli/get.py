@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +12,7 @@ from windlass.cli import base, client, exits, rows, words
 from windlass.cli.output import Output, flush
 from windlass.kinds import wire
 from windlass.kinds.meta import Object
-from windlass.store import errors
+from windlass.sdk import watching
 
 FORMATS = ("table", "wide", "json", "yaml", "name")
 
@@ -81,74 +81,47 @@ class Query:
             return ""
         return session.namespace
 
-    async def fetch(self, session: client.Session) -> tuple[list[dict[str, Any]], str]:
-        """The objects, and the version of the list to watch from."""
+    async def fetch(self, session: client.Session) -> list[dict[str, Any]]:
+        """The objects as the server has them, with all of their fields."""
+        resource = self.kind.resource
         namespace = self.namespace(session)
+        head = {"apiVersion": resource.api_version, "kind": resource.kind}
         if self.names:
-            found = [await session.store.get(self.kind, name, namespace) for name in self.names]
-            return [wire.to_dict(obj) for obj in found], ""
+            paths = [client.path_of(self.kind, namespace, name) for name in self.names]
+            return [head | await session.read(path) for path in paths]
         objects: list[dict[str, Any]] = []
         token = ""
         while True:
-            page = await session.store.list(
-                self.kind,
-                namespace,
-                label_selector=self.selector,
-                limit=500,
-                continue_token=token,
-            )
-            objects += [wire.to_dict(obj) for obj in page.items]
-            token = page.continue_token
+            query = [("limit", "500"), ("continue", token), ("labelSelector", self.selector)]
+            page = await session.read(client.path_of(self.kind, namespace), query)
+            objects += [head | item for item in page["items"]]
+            token = page["metadata"].get("continue") or ""
             if not token:
-                return objects, page.resource_version
+                return objects
 
 
-async def _show(
-    out: Output, session: client.Session, query: Query, form: str, watch: bool
-) -> None:
-    objects, version = await query.fetch(session)
+async def _show(out: Output, session: client.Session, query: Query, form: str, watch: bool) -> None:
     printer = Printer(out, query, form)
     if watch:
-        await _follow(session, query, printer, objects, version)
+        await _follow(session, query, printer)
     else:
-        printer.print_all(objects, session.namespace)
+        printer.print_all(await query.fetch(session), session.namespace)
 
 
-async def _follow(
-    session: client.Session,
-    query: Query,
-    printer: Printer,
-    objects: list[dict[str, Any]],
-    version: str,
-) -> None:
-    """First what there is, then each change; lists again when the history was cut off."""
-    namespace = query.namespace(session)
-    for obj in objects:
-        printer.print_change("ADDED", obj)
-    fields = f"metadata.name={query.names[0]}" if len(query.names) == 1 else ""
-    if query.names:
-        version = (await session.store.list(query.kind, namespace, limit=1)).resource_version
-    while True:
-        try:
-            async for event in session.store.watch(
-                query.kind,
-                namespace,
-                label_selector=query.selector,
-                field_selector=fields,
-                resource_version=version,
-            ):
-                version = event.object.metadata.resource_version or version
-                if event.type == "BOOKMARK":
-                    continue
-                if not query.names or event.object.name in query.names:
-                    printer.print_change(event.type, wire.to_dict(event.object))
-        except errors.Gone:
-            objects, version = await query.fetch(session)
-            for obj in objects:
-                printer.print_change("MODIFIED", obj)
-        except errors.Unavailable:
-            printer.out.hint("the connection was lost; trying again")
-            await asyncio.sleep(1)
+async def _follow(session: client.Session, query: Query, printer: Printer) -> None:
+    """First what there is, then each change."""
+    one = f"metadata.name={query.names[0]}" if len(query.names) == 1 else ""
+    stream = watching.changes(
+        session.store,
+        query.kind,
+        query.namespace(session),
+        label_selector=query.selector,
+        field_selector=one,
+    )
+    async with contextlib.aclosing(stream) as changes:
+        async for change, obj in changes:
+            if not query.names or obj.name in query.names:
+                printer.print_change(change, wire.to_dict(obj))
 
 
 class Printer:

@@ -21,6 +21,7 @@ from typing import Literal
 State = Literal["ok", "limited", "missing"]
 
 _GIB = 1 << 30
+_SHM = "/dev/shm"  # noqa: S108 - looked at, never written to
 _OLDEST_PYTHON = (3, 11)
 _OLDEST_SQLITE = (3, 35, 0)
 _ENOUGH_FILES = 65_536
@@ -151,19 +152,19 @@ def cgroups(machine: Machine) -> Check:
 
 
 def shared_memory(machine: Machine) -> Check:
-    folder = machine.path("dev/shm")
+    folder = machine.path(_SHM)
     try:
         size = shutil.disk_usage(folder).total
     except OSError:
         return Check(
-            "shm", "missing", "/dev/shm does not exist",
+            "shm", "missing", f"{_SHM} does not exist",
             "PyTorch data loaders with workers and NCCL will fail.",
             "mount -t tmpfs -o size=50% tmpfs /dev/shm",
         )  # fmt: skip
     if size >= _ENOUGH_SHM:
-        return Check("shm", "ok", f"/dev/shm holds {_gib(size)}")
+        return Check("shm", "ok", f"{_SHM} holds {_gib(size)}")
     return Check(
-        "shm", "limited", f"/dev/shm holds only {_gib(size)}",
+        "shm", "limited", f"{_SHM} holds only {_gib(size)}",
         "Jobs that pass tensors between processes may die with a bus error.",
         "mount -o remount,size=50% /dev/shm (in a container: --shm-size=8g)",
     )  # fmt: skip

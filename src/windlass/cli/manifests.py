@@ -53,7 +53,7 @@ def read_all(names: tuple[str, ...]) -> list[Document]:
 
 def parse(text: str, source: str) -> list[Document]:
     """The documents of one text; lists (`kind: List`) are opened."""
-    found = []
+    found: list[Document] = []
     try:
         nodes = list(yaml.compose_all(text, Loader=_Loader))
     except (yaml.YAMLError, ValueError) as problem:

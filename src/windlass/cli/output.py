@@ -91,8 +91,7 @@ class Output:
             widths = _squeeze(widths, terminal_width())
         for row in cells:
             fitted = (
-                self._fit(cell, width).ljust(width)
-                for cell, width in zip(row, widths, strict=True)
+                self._fit(cell, width).ljust(width) for cell, width in zip(row, widths, strict=True)
             )
             yield "  ".join(fitted).rstrip()
 

@@ -30,8 +30,10 @@ def status(out: Output, target: base.Target) -> int:
     data = {"engine": engine, **cluster, "problem": problem.message if problem else None}
     out.result(data, names=["up" if cluster else "down"])
     if problem:
-        remedy = problem.remedy if engine["supervisor"] else "Start it with `windlass up`."
-        out.hint(f"{problem.message}\n{remedy}")
+        if engine["supervisor"]:
+            out.hint(f"{problem.message}\n{problem.remedy}")
+        else:
+            out.hint("Start it with `windlass up`.")
         return problem.code
     return exits.OK
 
@@ -47,7 +49,11 @@ def _engine(folder: states.StateFolder) -> dict[str, Any]:
         if server
         else None,
         "agent": next(
-            (c.process.pid for name, c in children.items() if name == "agent" and c.process.alive()),
+            (
+                c.process.pid
+                for name, c in children.items()
+                if name == "agent" and c.process.alive()
+            ),
             None,
         ),
         "restarts": {name: child.restarts for name, child in children.items()},
@@ -61,7 +67,7 @@ async def _cluster(session: client.Session) -> dict[str, Any]:
 
     nodes = (await session.store.list(kubernetes.Node)).items
     runs = (await session.store.list(run.Run)).items
-    phases = [one.status.phase for one in runs]
+    phases: list[str] = [one.status.phase for one in runs]
     return {
         "address": session.store.access.address,
         "nodes": [

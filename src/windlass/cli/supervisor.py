@@ -221,8 +221,11 @@ def engine(folder: states.StateFolder, listen: str) -> list[Child]:
 
     agent = Child(
         "agent",
-        [*python, "windlass.agent", "--kubeconfig", str(folder.kubeconfig)]
-        + ["--state", str(folder.path / "agent")],
+        [
+            *(*python, "windlass.agent"),
+            *("--kubeconfig", str(folder.kubeconfig)),
+            *("--state", str(folder.path / "agent")),
+        ],
         folder.logs / "agent.log",
         ready=server_ready,
     )

@@ -245,7 +245,9 @@ def _stay(out: Output, folder: states.StateFolder, supervisor: subprocess.Popen[
             if child.restarts > told.get(name, 0):
                 told[name] = child.restarts
                 log = folder.logs / f"{name}.log"
-                out.warn(f"The {name} ended with code {child.last_exit} and is restarted; see {log}.")
+                out.warn(
+                    f"The {name} ended with code {child.last_exit} and is restarted; see {log}."
+                )
         try:
             supervisor.wait(timeout=1.0)
         except subprocess.TimeoutExpired:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from windlass.kinds.meta import Object
 
 
-class KindWord(click.ParamType):
+class KindWord(click.ParamType[str]):
     """A kind by any of its names; `run/train` is taken apart by `split`."""
 
     name = "kind"

@@ -1,0 +1,141 @@
+"""`windlass logs`: what a run, or a single pod, has printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+
+from windlass.cli import base, client, exits
+from windlass.cli.output import Output, flush
+from windlass.kinds import kubernetes, run
+from windlass.sdk import logs as run_logs
+from windlass.store import errors
+
+
+@base.command(
+    examples=(
+        "windlass logs train",
+        "windlass logs train -f --role worker --rank 0",
+        "windlass logs train --tail 100 --json | jq -r .text",
+    )
+)
+@click.argument("name", metavar="RUN|POD")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the run ends, or Ctrl-C.")
+@click.option("--tail", type=click.IntRange(min=0), help="Only the last so many lines of each.")
+@click.option("--role", default="", help="Only members of this role.")
+@click.option("--rank", type=click.IntRange(min=0), help="Only the member with this index.")
+@click.option("--attempt", type=click.IntRange(min=0), help="Of this attempt. [default: the last]")
+@base.target_options
+def logs(
+    out: Output,
+    name: str,
+    follow: bool,
+    tail: int | None,
+    role: str,
+    rank: int | None,
+    attempt: int | None,
+    target: base.Target,
+) -> None:
+    """Show what a RUN has printed; with several members each line says whose it is.
+
+    Following works before the first member exists and over restarts of the run.
+    """
+
+    async def work(session: client.Session) -> None:
+        choice = run_logs.Choice(name, session.namespace, role, rank, attempt, tail)
+        try:
+            found = await session.store.get(run.Run, name, session.namespace)
+        except errors.NotFound as missing:
+            await _pod(out, session, name, follow, tail, missing)
+            return
+        sink = printer(out, found)
+        if follow and not found.finished:
+            await run_logs.follow(session.store, choice, sink, Narrator(out, name))
+        elif not await run_logs.read(session.store, choice, sink):
+            _explain_silence(out, found)
+
+    client.call(target, work)
+
+
+def printer(out: Output, of: run.Run) -> Callable[[run_logs.Line], None]:
+    """Prints lines; says whose each is when the run has several members."""
+    several = sum(role.replicas for role in of.spec.roles) > 1
+    width = max(len(f"{role.name}/{role.replicas - 1}") for role in of.spec.roles)
+
+    def show(line: run_logs.Line) -> None:
+        member = f"{line.role}/{line.index}"
+        if out.mode == "json":
+            data = {"type": "log", "role": line.role, "index": line.index, "text": line.text}
+            out.item(data)
+        else:
+            out.raw(f"{member:{width}} | {line.text}" if several else line.text)
+        flush()
+
+    return show
+
+
+class Narrator:
+    """Tells people on stderr what a run is doing, once per change."""
+
+    def __init__(self, out: Output, name: str) -> None:
+        self._out = out
+        self._name = name
+        self._told = ""
+
+    def __call__(self, current: run.Run) -> None:
+        status = current.status
+        words = f"run/{self._name} {status.phase}"
+        words += f": {status.reason}" if status.reason else ""
+        words += f" ({status.message})" if status.message else ""
+        if words != self._told:
+            self._told = words
+            self._out.hint(words)
+            if self._out.mode == "json":
+                data = {"phase": status.phase, "reason": status.reason, "message": status.message}
+                self._out.item({"type": "state", "run": self._name, **data})
+            flush()
+
+
+async def _pod(
+    out: Output,
+    session: client.Session,
+    name: str,
+    follow: bool,
+    tail: int | None,
+    missing: errors.NotFound,
+) -> None:
+    try:
+        pod = await session.store.get(kubernetes.Pod, name, session.namespace)
+    except errors.NotFound:
+        raise exits.CliError(
+            f"There is no run and no pod {name!r} in namespace {session.namespace}.",
+            "See what there is: windlass get runs -A",
+            exits.NOT_FOUND,
+        ) from missing
+    rest = b""
+    async for chunk in session.store.logs(name, pod.namespace, follow=follow, tail_lines=tail):
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            _pod_line(out, name, line)
+    if rest:
+        _pod_line(out, name, rest)
+
+
+def _pod_line(out: Output, pod: str, line: bytes) -> None:
+    text = line.decode(errors="replace").rstrip("\r")
+    if out.mode == "json":
+        out.item({"type": "log", "pod": pod, "text": text})
+    else:
+        out.raw(text)
+    flush()
+
+
+def _explain_silence(out: Output, of: run.Run) -> None:
+    """Nothing printed may mean three things; say which."""
+    status = of.status
+    if of.finished:
+        out.hint(f"run/{of.name} is {status.phase}; the logs of its members are gone.")
+    else:
+        why = f": {status.message or status.reason}" if status.message or status.reason else ""
+        out.hint(f"run/{of.name} is {status.phase}{why}. It has not printed anything yet.")
