@@ -381,14 +381,13 @@ class Engine:
         reader: Reader = self._local.reader
         return reader
 
-    def owners(self) -> Iterator[tuple[Key, bytes]]:
-        """Every live object that names an owner, for the garbage collector's start."""
+    def mentioning(self, field: str) -> Iterator[tuple[Key, bytes]]:
+        """Every live object whose JSON has a field of this name somewhere."""
         sql = (
             "SELECT c.resource, c.namespace, c.name, r.data FROM current c "
-            "JOIN revision r ON r.rv = c.rv "
-            "WHERE instr(r.data, CAST('\"ownerReferences\"' AS BLOB))"
+            "JOIN revision r ON r.rv = c.rv WHERE instr(r.data, ?)"
         )
-        for resource, namespace, name, data in self._reader.execute(sql):
+        for resource, namespace, name, data in self._reader.execute(sql, (f'"{field}"'.encode(),)):
             yield Key(resource, namespace, name), data
 
     def counts(self) -> dict[str, int]:

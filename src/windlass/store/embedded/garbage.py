@@ -61,8 +61,10 @@ class Collector:
         self._owned: dict[str, dict[Key, bool]] = defaultdict(dict)
         """Owner's uid -> dependents, and whether each blocks the owner's foreground deletion."""
         self._owners_of: dict[Key, list[str]] = {}
+        self._deleting: dict[str, Key] = {}
+        """Objects on their way out, by uid: they go on when their dependents are gone."""
         self._work: asyncio.Queue[Key | str] = asyncio.Queue()
-        """Keys to look at again; a bare string is the uid of an owner that is gone."""
+        """Keys to look at; a bare string is the uid of an owner whose dependents to look at."""
         self._queued: set[Key | str] = set()
         self._samples: list[tuple[float, int]] = []
 
@@ -73,9 +75,10 @@ class Collector:
 
     async def run(self) -> None:
         """Until cancelled."""
-        for key, data in self._api.engine.owners():
-            self._note(key, data, gone=False)
-        await self._resume_deletions()
+        # A crash may have interrupted anything: look again at all that owns, is owned or is ending.
+        for field in ("ownerReferences", "deletionTimestamp"):
+            for key, data in self._api.engine.mentioning(field):
+                self._note(key, data, gone=False)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._collect())
             tasks.create_task(self._sweep())
@@ -88,6 +91,7 @@ class Collector:
             self._owned[uid].pop(key, None)
             self._enqueue(uid)
         if gone:
+            self._deleting.pop(head.uid, None)
             if self._owned.get(head.uid):
                 self._enqueue(head.uid)
             if key.namespace:
@@ -100,23 +104,13 @@ class Collector:
                 self._owned[owner.uid][key] = bool(owner.blockOwnerDeletion)
             self._enqueue(key)
         if head.deletionTimestamp is not None:
+            self._deleting[head.uid] = key
             self._enqueue(key)
 
     def _enqueue(self, item: Key | str) -> None:
         if item not in self._queued:
             self._queued.add(item)
             self._work.put_nowait(item)
-
-    async def _resume_deletions(self) -> None:
-        """Deletions that a crash interrupted: namespaces and objects that wait for finalizers."""
-        for resource in self._api.engine.counts():
-            kind = registry.by_key().get(resource)
-            if kind is None:
-                continue
-            for data in (await self._api.list(kind.resource, "", ListQuery())).items:
-                if b'"deletionTimestamp"' in data:
-                    metadata = msgspec.json.decode(data)["metadata"]
-                    self._enqueue(Key(resource, metadata.get("namespace", ""), metadata["name"]))
 
     # --- collecting
 
@@ -132,10 +126,7 @@ class Collector:
 
     async def _look_at(self, item: Key | str) -> None:
         if isinstance(item, str):
-            if not self._owned.get(item):
-                self._owned.pop(item, None)
-            for key in list(self._owned.get(item, ())):
-                self._enqueue(key)
+            self._follow_owner(item)
             return
         data = self._api.engine.get(item)
         if data is None:
@@ -149,6 +140,15 @@ class Collector:
             await self._finish_deletion(item, metadata)
         elif metadata.get("ownerReferences"):
             await self._delete_if_orphaned(item, metadata)
+
+    def _follow_owner(self, uid: str) -> None:
+        dependents = self._owned.get(uid)
+        if not dependents:
+            self._owned.pop(uid, None)
+        for key in list(dependents or ()):
+            self._enqueue(key)
+        if uid in self._deleting:
+            self._enqueue(self._deleting[uid])
 
     async def _delete_if_orphaned(self, key: Key, metadata: Json) -> None:
         owners = [reference["uid"] for reference in metadata["ownerReferences"]]
