@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from windlass.kinds import fields
-from windlass.kinds.meta import Condition, Object, Struct
+from windlass.kinds.meta import Object, Struct
 from windlass.kinds.resources import Column, Resource
 from windlass.kinds.run import RunSpec
 
@@ -25,9 +25,9 @@ MAX_NAME: Final = 28
 class TemplateMeta(Struct):
     """Labels and annotations of each Run."""
 
-    labels: Annotated[dict[str, str], Meta(max_length=64)] | None = None
+    labels: fields.Labels | None = None
     """Labels of each Run."""
-    annotations: Annotated[dict[str, str], Meta(max_length=64)] | None = None
+    annotations: fields.Labels | None = None
     """Annotations of each Run."""
 
 
@@ -43,12 +43,10 @@ class RunTemplate(Struct, kw_only=True):
 class CronRunSpec(Struct, kw_only=True):
     """When to run what."""
 
-    schedule: Annotated[
-        str, Meta(pattern=r"^(@[a-z]+|[^@\s]+(\s+[^@\s]+){4})$", min_length=5, max_length=128)
-    ]
+    schedule: fields.Schedule
     """Minute, hour, day of month, month, day of week, as in cron: `0 3 * * 1-5`; or `@hourly`,
     `@daily`, `@weekly`, `@monthly`, `@yearly`."""
-    time_zone: Annotated[str, Meta(pattern="^[A-Za-z][A-Za-z0-9_+/-]*$", max_length=64)] = "UTC"
+    time_zone: fields.TimeZone = "UTC"
     """Where the clock hangs: `Europe/Berlin`."""
     concurrency_policy: Literal["Allow", "Forbid", "Replace"] = "Allow"
     """When the last Run is not finished: start another beside it, skip this time, or stop the
@@ -83,7 +81,7 @@ class CronRunStatus(Struct):
     """The last time on the schedule for which a Run was made."""
     active: list[ActiveRun] | None = None
     """Its Runs that have not ended."""
-    conditions: Annotated[list[Condition], Meta(max_length=16)] | None = None
+    conditions: fields.Conditions | None = None
     """Scheduled: whether the last start went well, and if not, why."""
 
 

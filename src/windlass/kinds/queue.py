@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from windlass.kinds import fields
-from windlass.kinds.meta import Condition, Object, Struct
+from windlass.kinds.meta import Object, Struct
 from windlass.kinds.resources import Column, Resource
 
 Amounts = Annotated[dict[fields.ResourceName, fields.Quantity], Meta(max_length=64)]
@@ -61,7 +61,7 @@ class QueueSpec(Struct):
     """How many blocked heads get a reservation that backfill must respect."""
     min_runtime: fields.Duration | None = None
     """A run is not preempted earlier than this after it started."""
-    max_priority: Annotated[int, Meta(ge=0, le=1000)] | None = None
+    max_priority: fields.Priority | None = None
     """Caps the priority of its runs."""
     budget: Budget | None = None
     """How much may be used in a period."""
@@ -84,7 +84,7 @@ class QueueStatus(Struct):
     """How many runs wait."""
     share: float | None = None
     """Its largest part of any resource against its weight; the fair order compares it."""
-    conditions: Annotated[list[Condition], Meta(max_length=16)] | None = None
+    conditions: fields.Conditions | None = None
     """Ready, OverCommitted."""
 
 

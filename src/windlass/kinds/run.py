@@ -76,14 +76,14 @@ class EnvFrom(Struct):
     """Name of a Secret in the run's namespace."""
     config: fields.ObjectName | None = None
     """Name of a ConfigMap in the run's namespace."""
-    prefix: Annotated[str, Meta(pattern="^[A-Za-z0-9_]*$", max_length=128)] = ""
+    prefix: fields.EnvPrefix = ""
     """Put before each variable's name."""
 
 
 class Port(Struct):
     """A port that a member listens on."""
 
-    name: Annotated[str, Meta(pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=15)]
+    name: fields.PortName
     """How other members and `windlass` name it."""
     port: Annotated[int, Meta(ge=1, le=65535)]
     """Its number inside the member."""
@@ -109,7 +109,7 @@ class Device(Struct):
     """Whole devices. 1 when no share is asked for."""
     models: Annotated[list[fields.DnsLabel], Meta(max_length=16)] | None = None
     """Models that are acceptable, best first. Any when absent."""
-    share: Annotated[str, Meta(pattern="^[1-9][0-9]{0,2}/[1-9][0-9]{0,2}$")] | None = None
+    share: fields.Fraction | None = None
     """A fraction of one device, below 1: `1/4`."""
     memory: fields.Quantity | None = None
     """A share of one device by its memory: `8Gi`."""
@@ -124,9 +124,9 @@ class Role(Struct, kw_only=True):
 
     name: fields.RoleName = "worker"
     """Unique in the run."""
-    replicas: Annotated[int, Meta(ge=1, le=4096)] = 1
+    replicas: fields.Replicas = 1
     """How many members. May be changed while the run lives."""
-    min_replicas: Annotated[int, Meta(ge=1, le=4096)] | None = None
+    min_replicas: fields.Replicas | None = None
     """Elastic: starts with this many at least, shrinks to it before the run is preempted and
     grows again when there is room. The same as `replicas` when absent."""
     resize: Literal["restart", "live"] = "restart"
@@ -138,7 +138,7 @@ class Role(Struct, kw_only=True):
     """Environment variables. Secrets belong into `envFrom`."""
     env_from: Annotated[list[EnvFrom], Meta(max_length=32)] | None = None
     """Environment variables from Secrets and ConfigMaps."""
-    ports: Annotated[list[Port], Meta(max_length=32)] | None = None
+    ports: Annotated[list[Port], fields.keyed("name", 32)] | None = None
     """Ports that members listen on."""
     resources: Resources = msgspec.field(default_factory=Resources)
     """What each member holds."""
@@ -174,11 +174,11 @@ class Bundle(Struct):
 class Toleration(Struct):
     """A taint of nodes that the run accepts."""
 
-    key: Annotated[str, Meta(max_length=317)] = ""
+    key: fields.LabelKey = ""
     """The taint's key. Every taint when empty, with operator `Exists`."""
     operator: Literal["Equal", "Exists"] = "Equal"
     """`Exists` looks at the key only."""
-    value: Annotated[str, Meta(max_length=63)] = ""
+    value: fields.LabelValue = ""
     """The taint's value."""
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
     """The taint's effect. All when empty."""
@@ -189,7 +189,7 @@ class NodeChoice(Struct):
 
     selector: (
         Annotated[
-            dict[Annotated[str, Meta(max_length=317)], Annotated[str, Meta(max_length=63)]],
+            dict[fields.LabelKey, fields.LabelValue],
             Meta(max_length=64),
         ]
         | None
@@ -220,7 +220,7 @@ class Environment(Struct):
 
     image: Annotated[str, Meta(max_length=1024)] | None = None
     """A container image, where the engine runs images."""
-    python: Annotated[str, Meta(pattern=r"^3\.[0-9]{1,2}(\.[0-9]{1,2})?$")] | None = None
+    python: fields.PythonVersion | None = None
     """A Python version: `"3.11"`. Quote it: YAML reads 3.10 as 3.1."""
     requirements: Annotated[list[fields.Text], Meta(max_length=512)] | None = None
     """Python packages, as in requirements.txt."""
@@ -231,16 +231,14 @@ class Environment(Struct):
 class Code(Struct):
     """The user's working folder."""
 
-    digest: Annotated[str, Meta(pattern="^sha256:[0-9a-f]{64}$")]
+    digest: fields.Digest
     """Of the uploaded archive. The client fills it in from `--workdir`."""
 
 
 class Mount(Struct, kw_only=True):
     """A file tree that members see at a path."""
 
-    source: Annotated[
-        str, Meta(pattern="^((claim|config|secret|dataset):[a-z0-9]|host:/).*$", max_length=1024)
-    ] = msgspec.field(name="from")
+    source: fields.MountSource = msgspec.field(name="from")
     """`claim:NAME`, `host:/path`, `config:NAME`, `secret:NAME` or `dataset:NAME`."""
     path: fields.AbsolutePath
     """Where members see it."""
@@ -285,20 +283,20 @@ class Checkpoint(Struct):
 class SecurityContext(Struct):
     """Whom processes run as."""
 
-    run_as_user: Annotated[int, Meta(ge=0, le=2147483647)] | None = None
+    run_as_user: fields.UserId | None = None
     """User id."""
-    run_as_group: Annotated[int, Meta(ge=0, le=2147483647)] | None = None
+    run_as_group: fields.UserId | None = None
     """Group id."""
-    fs_group: Annotated[int, Meta(ge=0, le=2147483647)] | None = None
+    fs_group: fields.UserId | None = None
     """Group that owns mounted volumes."""
 
 
 class Overrides(Struct):
     """Pod fields for experts. What is not listed here cannot be set."""
 
-    labels: Annotated[dict[str, str], Meta(max_length=64)] | None = None
+    labels: fields.Labels | None = None
     """Further labels of the pods."""
-    annotations: Annotated[dict[str, str], Meta(max_length=64)] | None = None
+    annotations: fields.Labels | None = None
     """Annotations of the pods."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
     """When the image is pulled."""
@@ -320,7 +318,7 @@ class RunSpec(Struct, kw_only=True):
     """Whose share it uses. Default: the queue that owns the namespace, else `default`."""
     user: Annotated[str, Meta(min_length=1, max_length=253)] | None = None
     """Who asked for it. The client fills it in; any other than the caller is refused."""
-    priority: Annotated[int, Meta(ge=0, le=1000)] = 50
+    priority: fields.Priority = 50
     """Higher first, inside its queue. The queue's `maxPriority` caps it."""
     preemptible: bool = True
     """May be stopped to give back what was lent. `false` starts only inside the queue's own
@@ -333,7 +331,7 @@ class RunSpec(Struct, kw_only=True):
     """When the run ends. Default: when all members of all roles have ended."""
     restart: Literal["pod", "role", "run"] = "run"
     """What starts again when a member fails: that member, its role, or the whole run."""
-    roles: Annotated[list[Role], Meta(min_length=1, max_length=16)]
+    roles: Annotated[list[Role], fields.keyed("name", 16, 1)]
     """The kinds of members."""
     placement: Placement = msgspec.field(default_factory=Placement)
     """Where members go."""

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from windlass.kinds import fields
-from windlass.kinds.meta import Condition, Struct
+from windlass.kinds.meta import Struct
 
 Phase = Literal["Queued", "Starting", "Running", "Stopping", "Succeeded", "Failed", "Stopped"]
 FINISHED: Final = frozenset({"Succeeded", "Failed", "Stopped"})
@@ -104,7 +104,7 @@ class RunStatus(Struct):
     """The same for people, with amounts."""
     exit_code: int | None = None
     """Of the member that decided how the run ended; 128 + n for signal n."""
-    conditions: Annotated[list[Condition], Meta(max_length=16)] | None = None
+    conditions: fields.Conditions | None = None
     """Admitted, Started, Complete, Failed, each with the time it last changed."""
     queue: QueuePlace | None = None
     """Where it waits."""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from windlass.kinds import nodes
 from windlass.kinds.meta import Object
 
 T = TypeVar("T", bound=Object)
@@ -53,7 +54,7 @@ def to_dict(obj: Object) -> dict[str, Any]:
     known: dict[str, Any] = msgspec.to_builtins(obj)
     source = obj.__dict__.get(_SOURCE)
     if source is not None:
-        known = _overlay(known, msgspec.json.decode(source), type(obj))
+        known = _overlay(known, msgspec.json.decode(source), nodes.of_kind(type(obj)))
     head = {"apiVersion": resource.api_version, "kind": resource.kind}
     return head | {key: value for key, value in known.items() if key not in head}
 
@@ -62,43 +63,29 @@ def encode(obj: Object) -> bytes:
     return msgspec.json.encode(to_dict(obj))
 
 
-def _overlay(known: Any, original: Any, kind: Any) -> Any:
+def _overlay(known: Any, original: Any, node: nodes.Node) -> Any:
     """`known` with what only `original` has, at every level the struct type describes."""
-    info = _describe(kind)
-    if isinstance(known, dict) and isinstance(original, dict) and info.fields is not None:
-        kept = {k: v for k, v in original.items() if k not in info.fields}
-        laid = {
-            key: _overlay(value, original[key], info.fields[key]) if key in original else value
-            for key, value in known.items()
-        }
-        return kept | laid
-    if isinstance(known, list) and isinstance(original, list) and info.items is not None:
+    if isinstance(known, dict) and isinstance(original, dict):
+        if node.type == "object":
+            kept = {k: v for k, v in original.items() if k not in node.fields}
+            return kept | {
+                key: _overlay(value, original[key], node.fields[key].node)
+                if key in original
+                else value
+                for key, value in known.items()
+            }
+        if node.type == "map" and node.items is not None:
+            items = node.items
+            return {
+                key: _overlay(value, original[key], items) if key in original else value
+                for key, value in known.items()
+            }
+    if isinstance(known, list) and isinstance(original, list) and node.items is not None:
         return [
-            item if match is None else _overlay(item, match, info.items)
+            item if match is None else _overlay(item, match, node.items)
             for item, match in zip(known, _matches(known, original), strict=True)
         ]
     return known
-
-
-class _Shape(msgspec.Struct, frozen=True):
-    fields: dict[str, Any] | None = None
-    items: Any = None
-
-
-@functools.cache
-def _describe(kind: Any) -> _Shape:
-    """Fields of a struct type by their name on the wire, or the element type of a list."""
-    info = msgspec.inspect.type_info(kind)
-    options = info.types if isinstance(info, msgspec.inspect.UnionType) else (info,)
-    for option in options:
-        if isinstance(option, msgspec.inspect.StructType):
-            hints = {field.encode_name: field for field in msgspec.structs.fields(option.cls)}
-            return _Shape(fields={name: field.type for name, field in hints.items()})
-        if isinstance(option, msgspec.inspect.ListType) and isinstance(
-            option.item_type, msgspec.inspect.StructType
-        ):
-            return _Shape(items=option.item_type.cls)
-    return _Shape()
 
 
 def _matches(known: list[Any], original: list[Any]) -> list[Any]:

@@ -39,7 +39,8 @@ def test_thousandths_are_exact_and_round_up(text: str | float, milli: int) -> No
     [
         ("1.5Gi", 1610612736), ("32Gi", 32 << 30), ("1Ei", 1 << 60), ("1k", 1000), ("1Ki", 1024),
         ("0.1", 1), ("100M", 10**8), ("8Ei", quantity.MAX), ("1e99", quantity.MAX),
-        ("1e999999999", quantity.MAX), ("1e-999999999", 1), ("1.1Ki", 1127), ("5000e-0000003", 5), ("0" * 100 + "7", 7),
+        ("1e999999999", quantity.MAX), ("1e-999999999", 1), ("1.1Ki", 1127),
+        ("5000e-0000003", 5), ("0" * 100 + "7", 7),
     ],
 )  # fmt: skip
 def test_bytes_are_exact_round_up_and_have_a_largest_value(text: str, count: int) -> None:

@@ -1,0 +1,300 @@
+"""Defaults and rules of Kubernetes' own kinds, for the embedded server.
+
+The part of kube-apiserver's behaviour that users of kubectl notice: what it fills in, what it
+refuses and in which words. On a cluster the API server does this itself. Pods have their own
+module, `kinds.pods`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from windlass.kinds import kubernetes, metadata, pods, problems, structure
+from windlass.kinds.meta import Object
+from windlass.kinds.problems import Problem
+
+Json = dict[str, Any]
+Check = Callable[[Json], list[Problem]]
+Compare = Callable[[Json, Json], list[Problem]]
+Fill = Callable[[Json], Json]
+
+_DATA_KEY: Final = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+_MAX_DATA: Final = 1024 * 1024
+_MAX_USER_PRIORITY: Final = 1_000_000_000
+
+
+def defaulted(kind: type[Object], value: Json) -> Json:
+    """The object with what Kubernetes fills in."""
+    fill = _FILL.get(kind)
+    return fill(value) if fill else value
+
+
+def check(kind: type[Object], value: Json, old: Json | None) -> list[Problem]:
+    """What Kubernetes would refuse, of an object whose types are right."""
+    rule, change = _CHECK.get(kind), _CHANGE.get(kind)
+    found = rule(value) if rule else []
+    return found + change(value, old) if change and old is not None else found
+
+
+# --- defaults
+
+
+def _fill_secret(value: Json) -> Json:
+    filled = {**value, "type": value.get("type") or "Opaque"}
+    plain = filled.pop("stringData", None)
+    if isinstance(plain, dict):
+        folded = {
+            key: base64.b64encode(text.encode()).decode() if isinstance(text, str) else text
+            for key, text in plain.items()
+        }
+        filled["data"] = {**(filled.get("data") or {}), **folded}
+    return filled
+
+
+def _fill_namespace(value: Json) -> Json:
+    status = value.get("status") or {}
+    return {**value, "status": {**status, "phase": status.get("phase") or "Active"}}
+
+
+def _fill_service(value: Json) -> Json:
+    spec = value.get("spec")
+    if not isinstance(spec, dict):
+        return value
+    filled = {"type": "ClusterIP", "sessionAffinity": "None", **pods.present(spec)}
+    if isinstance(spec.get("ports"), list):
+        filled["ports"] = [_fill_service_port(port) for port in spec["ports"]]
+    return {**value, "spec": filled}
+
+
+def _fill_service_port(port: Any) -> Any:
+    if not isinstance(port, dict) or "port" not in port:
+        return port
+    return {"protocol": "TCP", "targetPort": port["port"], **pods.present(port)}
+
+
+def _fill_priority_class(value: Json) -> Json:
+    return {"preemptionPolicy": "PreemptLowerPriority", "value": 0, **pods.present(value)}
+
+
+def _fill_binding(value: Json) -> Json:
+    filled = dict(value)
+    role = value.get("roleRef")
+    if isinstance(role, dict):
+        filled["roleRef"] = {"apiGroup": "rbac.authorization.k8s.io", **pods.present(role)}
+    if isinstance(value.get("subjects"), list):
+        filled["subjects"] = [_fill_subject(subject) for subject in value["subjects"]]
+    return filled
+
+
+def _fill_subject(subject: Any) -> Any:
+    if not isinstance(subject, dict) or subject.get("kind") not in ("User", "Group"):
+        return subject
+    return {"apiGroup": "rbac.authorization.k8s.io", **pods.present(subject)}
+
+
+# --- rules of an object, then of a change to it
+
+
+def _check_secret(value: Json) -> list[Problem]:
+    return _data_keys(value, "data") + _base64_values(value, "data") + _data_size(value)
+
+
+def _check_config_map(value: Json) -> list[Problem]:
+    found = _data_keys(value, "data") + _data_keys(value, "binaryData")
+    found += _base64_values(value, "binaryData") + _data_size(value)
+    for key in sorted((value.get("data") or {}).keys() & (value.get("binaryData") or {}).keys()):
+        found.append(problems.invalid("data", key, "is also a key of binaryData"))
+    return found
+
+
+def _check_service(value: Json) -> list[Problem]:
+    spec = value.get("spec") or {}
+    found: list[Problem] = []
+    kinds = ("ClusterIP", "NodePort", "LoadBalancer", "ExternalName")
+    if spec.get("type") and spec["type"] not in kinds:
+        found.append(problems.unsupported("spec.type", spec["type"], kinds))
+    headless = spec.get("clusterIP") == "None" or spec.get("type") == "ExternalName"
+    if not spec.get("ports") and not headless:
+        found.append(problems.required("spec.ports"))
+    for index, port in enumerate(spec.get("ports") or ()):
+        found += pods.port_problems(port.get("port"), f"spec.ports[{index}].port")
+        if len(spec["ports"]) > 1 and not port.get("name"):
+            found.append(problems.required(f"spec.ports[{index}].name"))
+    return found + metadata.label_problems(spec.get("selector") or {}, "spec.selector")
+
+
+def _check_node(value: Json) -> list[Problem]:
+    found: list[Problem] = []
+    spec, status = value.get("spec") or {}, value.get("status") or {}
+    effects = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+    for index, taint in enumerate(spec.get("taints") or ()):
+        path = f"spec.taints[{index}]"
+        found += metadata.qualified_name_problems(taint.get("key"), f"{path}.key")
+        if taint.get("effect") not in effects:
+            found.append(problems.unsupported(f"{path}.effect", taint.get("effect"), effects))
+    for field in ("capacity", "allocatable"):
+        found += pods.quantity_problems(status.get(field) or {}, f"status.{field}")
+    return found
+
+
+def _check_lease(value: Json) -> list[Problem]:
+    spec = value.get("spec") or {}
+    found: list[Problem] = []
+    seconds = spec.get("leaseDurationSeconds")
+    if seconds is not None and seconds <= 0:
+        found.append(
+            problems.invalid("spec.leaseDurationSeconds", seconds, "must be greater than 0")
+        )
+    changes = spec.get("leaseTransitions")
+    if changes is not None and changes < 0:
+        found.append(
+            problems.invalid("spec.leaseTransitions", changes, "must be greater than or equal to 0")
+        )
+    for field in ("acquireTime", "renewTime"):
+        if spec.get(field) is not None and not structure.is_time(spec[field]):
+            allowed = "must be a time such as 2026-01-01T10:20:00.000000Z"
+            found.append(problems.invalid(f"spec.{field}", spec[field], allowed))
+    return found
+
+
+def _check_priority_class(value: Json) -> list[Problem]:
+    found: list[Problem] = []
+    amount = value.get("value") or 0
+    if amount > _MAX_USER_PRIORITY and not value["metadata"].get("name", "").startswith("system-"):
+        why = f"maximum allowed value of a user defined priority is {_MAX_USER_PRIORITY}"
+        found.append(problems.forbidden("value", why))
+    policies = ("PreemptLowerPriority", "Never")
+    if value.get("preemptionPolicy") not in (None, *policies):
+        found.append(problems.unsupported("preemptionPolicy", value["preemptionPolicy"], policies))
+    return found
+
+
+def _check_binding(value: Json) -> list[Problem]:
+    found: list[Problem] = []
+    role = value.get("roleRef") or {}
+    if role.get("kind") not in ("Role", "ClusterRole"):
+        found.append(
+            problems.unsupported("roleRef.kind", role.get("kind"), ("Role", "ClusterRole"))
+        )
+    if not role.get("name"):
+        found.append(problems.required("roleRef.name"))
+    kinds = ("User", "Group", "ServiceAccount")
+    for index, subject in enumerate(value.get("subjects") or ()):
+        if subject.get("kind") not in kinds:
+            path = f"subjects[{index}].kind"
+            found.append(problems.unsupported(path, subject.get("kind"), kinds))
+    return found
+
+
+def _check_event(value: Json) -> list[Problem]:
+    involved = (value.get("involvedObject") or {}).get("namespace") or "default"
+    namespace = value["metadata"].get("namespace")
+    if namespace and involved != namespace:
+        why = "does not match event.namespace"
+        return [problems.invalid("involvedObject.namespace", involved, why)]
+    return []
+
+
+def _change_secret(value: Json, old: Json) -> list[Problem]:
+    found = _frozen(value, old, ("data",))
+    if value.get("type") != old.get("type"):
+        found.append(problems.invalid("type", value.get("type"), "field is immutable"))
+    return found
+
+
+def _change_config_map(value: Json, old: Json) -> list[Problem]:
+    return _frozen(value, old, ("data", "binaryData"))
+
+
+def _change_priority_class(value: Json, old: Json) -> list[Problem]:
+    return [
+        problems.forbidden(field, "may not be changed in an update.")
+        for field in ("value", "preemptionPolicy")
+        if value.get(field) != old.get(field)
+    ]
+
+
+def _change_binding(value: Json, old: Json) -> list[Problem]:
+    if value.get("roleRef") == old.get("roleRef"):
+        return []
+    return [problems.invalid("roleRef", value.get("roleRef"), "cannot change roleRef")]
+
+
+def _data_keys(value: Json, field: str) -> list[Problem]:
+    allowed = (
+        "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. "
+        "'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is "
+        "'[-._a-zA-Z0-9]+')"
+    )
+    return [
+        problems.invalid(f"{field}[{key}]", key, allowed)
+        for key in value.get(field) or {}
+        if not _DATA_KEY.fullmatch(key) or key in (".", "..")
+    ]
+
+
+def _base64_values(value: Json, field: str) -> list[Problem]:
+    found = []
+    for key, text in (value.get(field) or {}).items():
+        try:
+            base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError):
+            allowed = "must be base64; put plain text into stringData"
+            found.append(problems.invalid(f"{field}[{key}]", "", allowed))
+    return found
+
+
+def _data_size(value: Json) -> list[Problem]:
+    maps = [value.get(field) or {} for field in ("data", "binaryData")]
+    if sum(len(text) for values in maps for text in values.values()) > _MAX_DATA * 4 // 3:
+        return [problems.too_long("data", "", _MAX_DATA)]
+    return []
+
+
+def _frozen(value: Json, old: Json, fields: tuple[str, ...]) -> list[Problem]:
+    if not old.get("immutable"):
+        return []
+    why = "field is immutable when `immutable` is set"
+    found = [
+        problems.forbidden(field, why)
+        for field in fields
+        if (value.get(field) or {}) != (old.get(field) or {})
+    ]
+    if not value.get("immutable"):
+        found.append(problems.forbidden("immutable", why))
+    return found
+
+
+_FILL: Final[dict[type[Object], Fill]] = {
+    kubernetes.Pod: pods.defaulted,
+    kubernetes.Secret: _fill_secret,
+    kubernetes.Namespace: _fill_namespace,
+    kubernetes.Service: _fill_service,
+    kubernetes.PriorityClass: _fill_priority_class,
+    kubernetes.RoleBinding: _fill_binding,
+    kubernetes.ClusterRoleBinding: _fill_binding,
+}
+_CHECK: Final[dict[type[Object], Check]] = {
+    kubernetes.Pod: pods.check,
+    kubernetes.Secret: _check_secret,
+    kubernetes.ConfigMap: _check_config_map,
+    kubernetes.Service: _check_service,
+    kubernetes.Node: _check_node,
+    kubernetes.Lease: _check_lease,
+    kubernetes.PriorityClass: _check_priority_class,
+    kubernetes.RoleBinding: _check_binding,
+    kubernetes.ClusterRoleBinding: _check_binding,
+    kubernetes.Event: _check_event,
+}
+_CHANGE: Final[dict[type[Object], Compare]] = {
+    kubernetes.Pod: pods.check_change,
+    kubernetes.Secret: _change_secret,
+    kubernetes.ConfigMap: _change_config_map,
+    kubernetes.PriorityClass: _change_priority_class,
+    kubernetes.RoleBinding: _change_binding,
+    kubernetes.ClusterRoleBinding: _change_binding,
+}

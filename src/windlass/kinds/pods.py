@@ -1,0 +1,274 @@
+"""Defaults and rules of Pods, for the embedded server: what kube-apiserver fills in and refuses.
+
+Called by `kinds.corekinds`. Knows nothing of what an engine can run: that is the agent's word.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from windlass.kinds import metadata, problems, quantity
+from windlass.kinds.problems import Problem
+
+Json = dict[str, Any]
+
+_RESTART: Final = ("Always", "OnFailure", "Never")
+_PULL: Final = ("Always", "IfNotPresent", "Never")
+_PROTOCOLS: Final = ("TCP", "UDP", "SCTP")
+_ENV_NAME: Final = re.compile("[ -<>-~]+")
+_UPDATE: Final = (
+    "pod updates may not change fields other than `spec.containers[*].image`,"
+    "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only "
+    "additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set "
+    "to 1 if it was previously negative)"
+)
+
+
+def present(value: Json) -> Json:
+    """Without nulls and empty texts: both mean absent to Kubernetes."""
+    return {key: inner for key, inner in value.items() if inner is not None and inner != ""}
+
+
+def defaulted(pod: Json) -> Json:
+    """The pod with what Kubernetes fills in."""
+    filled = dict(pod)
+    spec = pod.get("spec")
+    if isinstance(spec, dict):
+        filled["spec"] = _default_spec(spec)
+    status = pod.get("status")
+    if status is None or isinstance(status, dict):
+        filled["status"] = {"phase": "Pending", "qosClass": _qos(spec), **(status or {})}
+    return filled
+
+
+def check(pod: Json) -> list[Problem]:
+    """What Kubernetes would refuse, of a pod whose types are right."""
+    return _spec_problems(pod.get("spec") or {})
+
+
+def check_change(pod: Json, old: Json) -> list[Problem]:
+    """What Kubernetes would refuse of a change to a pod."""
+    return _update_problems(pod.get("spec") or {}, old.get("spec") or {})
+
+
+def port_problems(port: Any, path: str) -> list[Problem]:
+    if not isinstance(port, int) or not 1 <= port <= 65535:
+        return [problems.invalid(path, port, "must be between 1 and 65535, inclusive")]
+    return []
+
+
+def quantity_problems(amounts: Json, path: str) -> list[Problem]:
+    """What is wrong with a map of resource names to quantities."""
+    found = []
+    for name, amount in amounts.items():
+        if not quantity.is_valid(amount, signed=True):
+            allowed = "must be a quantity such as 8, 500m or 32Gi"
+            found.append(problems.invalid(f"{path}[{name}]", amount, allowed))
+        elif quantity.nano(amount, signed=True) < 0:
+            found.append(
+                problems.invalid(f"{path}[{name}]", amount, "must be greater than or equal to 0")
+            )
+    return found
+
+
+# --- defaults
+
+
+def _default_spec(spec: Json) -> Json:
+    filled = {
+        "restartPolicy": "Always",
+        "terminationGracePeriodSeconds": 30,
+        "dnsPolicy": "ClusterFirst",
+        "schedulerName": "default-scheduler",
+        "securityContext": {},
+        "enableServiceLinks": True,
+        **present(spec),
+    }
+    for field in ("containers", "initContainers"):
+        if isinstance(spec.get(field), list):
+            filled[field] = [_default_container(container) for container in spec[field]]
+    return filled
+
+
+def _default_container(container: Any) -> Any:
+    if not isinstance(container, dict):
+        return container
+    filled = {
+        "imagePullPolicy": _pull_policy(container.get("image")),
+        "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "File",
+        "resources": {},
+        **present(container),
+    }
+    if isinstance(container.get("ports"), list):
+        filled["ports"] = [
+            {"protocol": "TCP", **present(port)} if isinstance(port, dict) else port
+            for port in container["ports"]
+        ]
+    resources = filled["resources"]
+    if isinstance(resources, dict) and isinstance(resources.get("limits"), dict):
+        requests = {**resources["limits"], **(resources.get("requests") or {})}
+        filled["resources"] = {**resources, "requests": requests}
+    return filled
+
+
+def _pull_policy(image: Any) -> str:
+    name = str(image or "").rpartition("/")[2]
+    tag = name.partition(":")[2]
+    return "Always" if "@" not in name and tag in ("", "latest") else "IfNotPresent"
+
+
+def _qos(spec: Any) -> str:
+    """Which pods a node gives up first when it runs short of memory."""
+    containers = spec.get("containers") if isinstance(spec, dict) else None
+    amounts = []
+    for container in containers or () if isinstance(containers, list) else ():
+        resources = container.get("resources") if isinstance(container, dict) else None
+        resources = resources if isinstance(resources, dict) else {}
+        limits = resources.get("limits") or {}
+        amounts.append((limits, {**limits, **(resources.get("requests") or {})}))
+    if not any(limits or requests for limits, requests in amounts):
+        return "BestEffort"
+    guaranteed = all(
+        limits == requests and {"cpu", "memory"} <= limits.keys() for limits, requests in amounts
+    )
+    return "Guaranteed" if guaranteed else "Burstable"
+
+
+# --- rules
+
+
+def _spec_problems(spec: Json) -> list[Problem]:
+    found: list[Problem] = []
+    containers = spec.get("containers") or []
+    if not containers:
+        found.append(problems.required("spec.containers"))
+    names: set[str] = set()
+    volumes = {volume.get("name") for volume in spec.get("volumes") or ()}
+    for field in ("initContainers", "containers"):
+        for index, container in enumerate(spec.get(field) or ()):
+            found += _container_problems(container, f"spec.{field}[{index}]", names, volumes)
+    if spec.get("restartPolicy") not in (None, *_RESTART):
+        found.append(problems.unsupported("spec.restartPolicy", spec["restartPolicy"], _RESTART))
+    deadline = spec.get("activeDeadlineSeconds")
+    if deadline is not None and not 1 <= deadline <= 2**31 - 1:
+        why = "must be between 1 and 2147483647, inclusive"
+        found.append(problems.invalid("spec.activeDeadlineSeconds", deadline, why))
+    found += metadata.label_problems(spec.get("nodeSelector") or {}, "spec.nodeSelector")
+    found += _volume_problems(spec.get("volumes") or [])
+    for field in ("hostname", "subdomain"):
+        if spec.get(field):
+            found += metadata.dns_label_problems(spec[field], f"spec.{field}")
+    if spec.get("nodeName"):
+        found += metadata.subdomain_problems(spec["nodeName"], "spec.nodeName")
+    return found
+
+
+def _container_problems(
+    container: Json, path: str, names: set[str], volumes: set[Any]
+) -> list[Problem]:
+    found: list[Problem] = []
+    name = container.get("name")
+    if not name:
+        found.append(problems.required(f"{path}.name"))
+    elif name in names:
+        found.append(problems.duplicate(f"{path}.name", name))
+    else:
+        names.add(name)
+        found += metadata.dns_label_problems(name, f"{path}.name")
+    if not container.get("image"):
+        found.append(problems.required(f"{path}.image"))
+    if container.get("imagePullPolicy") not in (None, *_PULL):
+        where = f"{path}.imagePullPolicy"
+        found.append(problems.unsupported(where, container["imagePullPolicy"], _PULL))
+    for index, port in enumerate(container.get("ports") or ()):
+        found += port_problems(port.get("containerPort"), f"{path}.ports[{index}].containerPort")
+        if port.get("protocol") not in (None, *_PROTOCOLS):
+            where = f"{path}.ports[{index}].protocol"
+            found.append(problems.unsupported(where, port["protocol"], _PROTOCOLS))
+    for index, variable in enumerate(container.get("env") or ()):
+        found += _env_problems(variable, f"{path}.env[{index}]")
+    for index, mount in enumerate(container.get("volumeMounts") or ()):
+        if mount.get("name") not in volumes:
+            where = f"{path}.volumeMounts[{index}].name"
+            message = f'Not found: "{mount.get("name")}"'
+            found.append(Problem(where, mount.get("name"), message, "FieldValueNotFound"))
+        if not mount.get("mountPath"):
+            found.append(problems.required(f"{path}.volumeMounts[{index}].mountPath"))
+    return found + _resource_problems(container.get("resources") or {}, f"{path}.resources")
+
+
+def _env_problems(variable: Json, path: str) -> list[Problem]:
+    name = variable.get("name")
+    if not name:
+        return [problems.required(f"{path}.name")]
+    if not _ENV_NAME.fullmatch(name):
+        allowed = "a valid environment variable name must consist of printable ASCII but '='"
+        return [problems.invalid(f"{path}.name", name, allowed)]
+    if variable.get("value") and variable.get("valueFrom"):
+        why = "may not be specified when `value` is not empty"
+        return [problems.invalid(f"{path}.valueFrom", "", why)]
+    return []
+
+
+def _resource_problems(resources: Json, path: str) -> list[Problem]:
+    requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
+    found = quantity_problems(requests, f"{path}.requests")
+    found += quantity_problems(limits, f"{path}.limits")
+    for name in requests.keys() & limits.keys() if not found else ():
+        if quantity.nano(requests[name]) > quantity.nano(limits[name]):
+            why = f"must be less than or equal to {name} limit of {limits[name]}"
+            found.append(problems.invalid(f"{path}.requests", str(requests[name]), why))
+    return found
+
+
+def _volume_problems(volumes: list[Json]) -> list[Problem]:
+    found: list[Problem] = []
+    names: set[Any] = set()
+    for index, volume in enumerate(volumes):
+        name = volume.get("name")
+        if not name:
+            found.append(problems.required(f"spec.volumes[{index}].name"))
+        elif name in names:
+            found.append(problems.duplicate(f"spec.volumes[{index}].name", name))
+        elif isinstance(name, str):
+            found += metadata.dns_label_problems(name, f"spec.volumes[{index}].name")
+            names.add(name)
+        else:
+            why = "must be a text"
+            found.append(problems.wrong_type(f"spec.volumes[{index}].name", name, why))
+    return found
+
+
+def _update_problems(new: Json, old: Json) -> list[Problem]:
+    for field in ("containers", "initContainers"):
+        before, after = len(old.get(field) or ()), len(new.get(field) or ())
+        if before != after:
+            why = "pod updates may not add or remove containers"
+            return [problems.forbidden(f"spec.{field}", why)]
+    tolerated = new.get("tolerations") or []
+    if any(toleration not in tolerated for toleration in old.get("tolerations") or ()):
+        why = "existing toleration can not be modified except its tolerationSeconds"
+        return [problems.forbidden("spec.tolerations", why)]
+    if _fixed_part(new, old) != _fixed_part(old, old):
+        return [problems.forbidden("spec", _UPDATE)]
+    return []
+
+
+def _fixed_part(spec: Json, old: Json) -> Json:
+    """A pod's spec without what may change."""
+    fixed = {k: v for k, v in present(spec).items() if k != "tolerations" and v not in ([], {})}
+    if _may_set(spec.get("activeDeadlineSeconds"), old.get("activeDeadlineSeconds")):
+        fixed.pop("activeDeadlineSeconds", None)
+    if (old.get("terminationGracePeriodSeconds") or 0) < 0:
+        fixed.pop("terminationGracePeriodSeconds", None)
+    for field in ("containers", "initContainers"):
+        if field in fixed:
+            fixed[field] = [{**container, "image": ""} for container in fixed[field]]
+    return fixed
+
+
+def _may_set(new: Any, old: Any) -> bool:
+    """A deadline may be added or shortened, never taken away or lengthened."""
+    return old is None or (new is not None and new <= old)

@@ -1,0 +1,246 @@
+"""Rules of our own kinds that span several fields.
+
+Each rule is written twice, side by side: as CEL, which a cluster's API server enforces through the
+CRD, and as Python, which the embedded server and the CLI enforce; both say the same words. The
+tests hold them to the same verdicts. What CEL cannot tell (does a time zone exist?) is Python only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import zoneinfo
+from collections.abc import Callable
+from typing import Any, Final
+
+import cronsim
+import msgspec
+
+from windlass.kinds import cronrun, quantity, queue, run
+
+Json = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rule:
+    """Something that must hold for a struct wherever it occurs in an object."""
+
+    struct: type[msgspec.Struct]
+    path: str
+    """The field that a problem is reported at, relative to the struct: `minReplicas`."""
+    message: str
+    cel: str
+    """Empty where CEL cannot say it."""
+    holds: Callable[[Json], bool]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Change:
+    """Something that must hold between an object's parts before and after an update."""
+
+    kind: type[msgspec.Struct]
+    """Only in objects of this kind: a CronRun's template, though a RunSpec too, may change."""
+    struct: type[msgspec.Struct]
+    path: str
+    message: str
+    cel: str
+    holds: Callable[[Json, Json], bool]
+
+
+NAMED_SCHEDULES: Final = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+MUTABLE: Final = {
+    run.RunSpec: {"priority", "queue", "suspend", "roles", "duration", "ttlAfterFinished"},
+    run.Role: {"replicas", "minReplicas"},
+}
+"""What may change on a living Run; of `roles` only what is listed for Role."""
+
+
+def _name_fits(limit: int) -> Callable[[Json], bool]:
+    return lambda value: len((value.get("metadata") or {}).get("name") or "") <= limit
+
+
+def _one_share(device: Json) -> bool:
+    forms = ("count" in device, "share" in device, "memory" in device or "compute" in device)
+    return sum(forms) <= 1
+
+
+def _below_one(device: Json) -> bool:
+    if "share" not in device:
+        return True
+    part, of = device["share"].split("/")
+    return int(part) < int(of)
+
+
+def _isolated_share(device: Json) -> bool:
+    return "isolation" not in device or any(k in device for k in ("share", "memory", "compute"))
+
+
+def _completion_role_exists(spec: Json) -> bool:
+    if "completion" not in spec:
+        return True
+    return any(role.get("name") == spec["completion"]["role"] for role in spec["roles"])
+
+
+def _lends_what_it_has(spec: Json) -> bool:
+    guarantee = spec.get("guarantee") or {}
+    return all(
+        name in guarantee and quantity.nano(amount) <= quantity.nano(guarantee[name])
+        for name, amount in (spec.get("lend") or {}).items()
+    )
+
+
+def _limit_covers_guarantee(spec: Json) -> bool:
+    limit = spec.get("limit") or {}
+    return all(
+        name not in limit or quantity.nano(amount) <= quantity.nano(limit[name])
+        for name, amount in (spec.get("guarantee") or {}).items()
+    )
+
+
+def _schedule_reads(spec: Json) -> bool:
+    schedule: str = spec["schedule"]
+    text = NAMED_SCHEDULES.get(schedule, schedule)
+    try:
+        cronsim.CronSim(text, _EPOCH)
+    except cronsim.CronSimError:
+        return False
+    return True
+
+
+def _zone_exists(spec: Json) -> bool:
+    return spec.get("timeZone", "UTC") in _zones()
+
+
+@functools.cache
+def _zones() -> set[str]:
+    return zoneinfo.available_timezones()
+
+
+def _own_parent(value: Json) -> bool:
+    parent = (value.get("spec") or {}).get("parent")
+    return parent is None or parent != (value.get("metadata") or {}).get("name")
+
+
+_EPOCH: Final = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+_LEND: Final = (
+    "!has(self.lend) || self.lend.all(k, has(self.guarantee) && k in self.guarantee && "
+    "quantity(string(self.lend[k])).compareTo(quantity(string(self.guarantee[k]))) <= 0)"
+)
+_LIMIT: Final = (
+    "!has(self.limit) || !has(self.guarantee) || self.guarantee.all(k, !(k in self.limit) || "
+    "quantity(string(self.guarantee[k])).compareTo(quantity(string(self.limit[k]))) <= 0)"
+)
+
+RULES: Final[tuple[Rule, ...]] = (
+    Rule(
+        run.Run, "metadata.name",
+        "must be at most 40 characters, so that the names of its pods can be made from it",
+        "size(self.metadata.name) <= 40", _name_fits(run.MAX_NAME),
+    ),
+    Rule(
+        cronrun.CronRun, "metadata.name",
+        "must be at most 28 characters, so that the names of its Runs can be made from it",
+        "size(self.metadata.name) <= 28", _name_fits(cronrun.MAX_NAME),
+    ),
+    Rule(
+        queue.Queue, "spec.parent", "a queue cannot be its own parent",
+        "!has(self.spec) || !has(self.spec.parent) || self.spec.parent != self.metadata.name",
+        _own_parent,
+    ),
+    Rule(
+        run.Role, "minReplicas", "must be at most replicas",
+        "!has(self.minReplicas) || self.minReplicas <= self.replicas",
+        lambda role: role.get("minReplicas", 1) <= role.get("replicas", 1),
+    ),
+    Rule(
+        run.EnvFrom, "", "must name exactly one of secret and config",
+        "has(self.secret) != has(self.config)",
+        lambda source: ("secret" in source) != ("config" in source),
+    ),
+    Rule(
+        run.Device, "", "must ask for whole devices by count, or for one share by share, or by "
+        "memory and compute; not for several of these",
+        "(has(self.count) ? 1 : 0) + (has(self.share) ? 1 : 0) + "
+        "(has(self.memory) || has(self.compute) ? 1 : 0) <= 1",
+        _one_share,
+    ),
+    Rule(
+        run.Device, "share", "must be below 1; ask for whole devices by count",
+        "!has(self.share) || int(self.share.split('/')[0]) < int(self.share.split('/')[1])",
+        _below_one,
+    ),
+    Rule(
+        run.Device, "isolation", "is for shares; whole devices are never shared",
+        "!has(self.isolation) || has(self.share) || has(self.memory) || has(self.compute)",
+        _isolated_share,
+    ),
+    Rule(
+        run.RunSpec, "completion.role", "must be the name of one of the roles",
+        "!has(self.completion) || self.roles.exists(r, r.name == self.completion.role)",
+        _completion_role_exists,
+    ),
+    Rule(
+        cronrun.CronRunSpec, "schedule",
+        "must be five fields (minute hour day month weekday) that name a time, such as 0 3 * * 1-5",
+        "", _schedule_reads,
+    ),
+    Rule(
+        cronrun.CronRunSpec, "timeZone", "must be a known time zone such as UTC or Europe/Berlin",
+        "", _zone_exists,
+    ),
+    Rule(
+        queue.QueueSpec, "lend", "must be at most the guarantee, resource by resource",
+        _LEND, _lends_what_it_has,
+    ),
+    Rule(
+        queue.QueueSpec, "limit", "must be at least the guarantee, resource by resource",
+        _LIMIT, _limit_covers_guarantee,
+    ),
+    Rule(
+        queue.Budget, "deviceHours", "must name at least one kind of device",
+        "size(self.deviceHours) > 0", lambda budget: len(budget["deviceHours"]) > 0,
+    ),
+)  # fmt: skip
+
+
+def _unchanged(name: str) -> Callable[[Json, Json], bool]:
+    return lambda new, old: new.get(name) == old.get(name)
+
+
+def _fixed(struct: type[msgspec.Struct]) -> list[Change]:
+    """One rule per field of the struct that may not change on a living Run."""
+    changes = []
+    for field in msgspec.structs.fields(struct):
+        name = field.encode_name
+        if name not in MUTABLE[struct] and not (struct is run.Role and name == "name"):
+            cel = (
+                f"has(self.{name}) == has(oldSelf.{name}) && "
+                f"(!has(self.{name}) || self.{name} == oldSelf.{name})"
+            )
+            message = "cannot change after the Run was created; make a new Run"
+            changes.append(Change(run.Run, struct, name, message, cel, _unchanged(name)))
+    return changes
+
+
+def _same_roles(new: Json, old: Json) -> bool:
+    return [role.get("name") for role in new["roles"]] == [r.get("name") for r in old["roles"]]
+
+
+CHANGES: Final[tuple[Change, ...]] = (
+    *_fixed(run.RunSpec),
+    *_fixed(run.Role),
+    Change(
+        run.Run, run.RunSpec, "roles",
+        "roles cannot be added, removed or renamed after the Run was created; make a new Run",
+        "self.roles.map(r, r.name) == oldSelf.roles.map(r, r.name)", _same_roles,
+    ),
+)  # fmt: skip
