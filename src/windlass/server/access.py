@@ -1,0 +1,133 @@
+"""Who may do what: authentication by bearer token, authorisation by role, in one place.
+
+`server.app` asks once per request. Tokens and bindings are kept in memory by watching the Api, so
+that the way of a request does no reading of its own (except for a node's pods and for tokens made
+a moment ago). A refusal never tells whether the object exists: it is decided before any lookup.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import msgspec
+
+from windlass.kinds import kubernetes
+from windlass.server import roles
+from windlass.server.follow import Follower
+from windlass.server.identity import SYSTEM_NAMESPACE, Attributes, Identity
+from windlass.server.tokens import Tokens
+from windlass.store import errors
+from windlass.store.embedded.api import Api
+
+_log = logging.getLogger(__name__)
+
+
+class Access:
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._tokens = Tokens(api)
+        self.bindings = roles.Bindings()
+        self._followers = [
+            Follower(api, kubernetes.Secret.resource, SYSTEM_NAMESPACE, self._tokens),
+            Follower(api, kubernetes.RoleBinding.resource, "", self.bindings),
+            Follower(api, kubernetes.ClusterRoleBinding.resource, "", self.bindings),
+        ]
+        self._notes: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Returns once every token and binding is known."""
+        for follower in self._followers:
+            await follower.start()
+
+    async def stop(self) -> None:
+        for follower in self._followers:
+            await follower.stop()
+        if self._notes:
+            await asyncio.gather(*self._notes, return_exceptions=True)
+
+    async def authenticate(self, authorization: str | None) -> Identity:
+        """The caller behind an Authorization header."""
+        scheme, _, token = (authorization or "").partition(" ")
+        found = None
+        if scheme.lower() == "bearer":
+            found = await self._tokens.identify(token.strip())
+        if found is None:
+            raise errors.Unauthorized("Unauthorized")
+        identity, note = found
+        if note:
+            task = asyncio.create_task(self._note_use(note))
+            self._notes.add(task)
+            task.add_done_callback(self._notes.discard)
+        return identity
+
+    async def authorize(self, identity: Identity, wanted: Attributes) -> None:
+        """Returns if the caller may do it; Forbidden otherwise."""
+        if not roles.allows(identity, wanted, self.bindings):
+            raise refusal(identity, wanted)
+        node = identity.node
+        if not node or wanted.resource != "pods" or not wanted.name or identity.is_master:
+            return
+        if await self._node_of(wanted) != node:
+            raise refusal(identity, wanted)
+
+    def authorize_path(self, identity: Identity, path: str) -> None:
+        """The same for paths outside the objects."""
+        if not roles.path_allowed(identity, path, self.bindings):
+            raise errors.Forbidden(
+                f'forbidden: User "{identity.user}" cannot get path "{path}"', details={}
+            )
+
+    async def allowed(self, identity: Identity, wanted: Attributes) -> bool:
+        """The answer to a SelfSubjectAccessReview."""
+        try:
+            await self.authorize(identity, wanted)
+        except errors.Forbidden:
+            return False
+        return True
+
+    async def _node_of(self, wanted: Attributes) -> str:
+        try:
+            data = await self._api.get(kubernetes.Pod.resource, wanted.namespace, wanted.name)
+        except errors.NotFound:
+            return ""
+        return _pod_decoder.decode(data).spec.node_name
+
+    async def _note_use(self, token_id: str) -> None:
+        try:
+            await self._tokens.note_use(token_id)
+        except errors.ApiError as problem:
+            _log.warning("the use of token %s was not written down: %s", token_id, problem.message)
+
+
+def refusal(identity: Identity, wanted: Attributes, why: str = "") -> errors.Forbidden:
+    """Kubernetes' sentence for it, the same whether the object exists or not."""
+    resource = f"{wanted.resource}.{wanted.group}" if wanted.group else wanted.resource
+    subject = f'{resource} "{wanted.name}"' if wanted.name else resource
+    plain = f"{wanted.resource}/{wanted.subresource}" if wanted.subresource else wanted.resource
+    where = f'in the namespace "{wanted.namespace}"' if wanted.namespace else "at the cluster scope"
+    sentence = why or (
+        f'User "{identity.user}" cannot {wanted.verb} resource "{plain}" in API group '
+        f'"{wanted.group}" {where}'
+    )
+    return errors.Forbidden(
+        f"{subject} is forbidden: {sentence}",
+        details={
+            key: value
+            for key, value in (
+                ("name", wanted.name), ("group", wanted.group), ("kind", wanted.resource),
+            )
+            if value
+        },
+    )  # fmt: skip
+
+
+class _PodSpec(msgspec.Struct, rename="camel"):
+    node_name: str = ""
+
+
+class _Pod(msgspec.Struct):
+    spec: _PodSpec = msgspec.field(default_factory=_PodSpec)
+
+
+_pod_decoder = msgspec.json.Decoder(_Pod)

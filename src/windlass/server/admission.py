@@ -1,0 +1,106 @@
+"""Rules that need to know the caller: whose name a Run carries, and which objects a node makes.
+
+Called by `server.objects` after authorisation and before the write. On Kubernetes a
+ValidatingAdmissionPolicy says the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from windlass.kinds.resources import Resource
+from windlass.server.access import refusal
+from windlass.server.identity import Attributes, Identity
+from windlass.store import errors
+from windlass.store.embedded.api import Api
+
+_USER_PATHS: dict[str, tuple[str, ...]] = {
+    "runs.windlass.dev": ("spec", "user"),
+    "cronruns.windlass.dev": ("spec", "template", "spec", "user"),
+}
+"""Where a kind says in whose name it runs."""
+
+
+def admit_create(identity: Identity, resource: Resource, body: dict[str, Any]) -> None:
+    """Fills in the caller's name; refuses another's."""
+    if identity.node:
+        _only_own_name(identity, resource, body)
+    path = _USER_PATHS.get(resource.key)
+    if path is None:
+        return
+    holder: Any = body
+    for part in path[:-1]:
+        holder = holder.get(part) if isinstance(holder, dict) else None
+    if not isinstance(holder, dict):
+        return  # not a Run at all: validation says so, and better
+    user = holder.get(path[-1])
+    if not user:
+        holder[path[-1]] = identity.user
+    elif user != identity.user and not identity.is_master:
+        raise _foreign(identity, resource, body)
+
+
+async def admit_update(
+    api: Api, identity: Identity, resource: Resource, namespace: str, name: str, change: Any
+) -> None:
+    """Refuses a change (a whole object or any patch) that puts in another user's name."""
+    path = _USER_PATHS.get(resource.key)
+    if path is None or identity.is_master:
+        return
+    named = _users_in_json_patch(change, path) if isinstance(change, list) else [_at(change, path)]
+    foreign = {user for user in named if user and user != identity.user}
+    if not foreign:
+        return
+    try:
+        current = _at(msgspec.json.decode(await api.get(resource, namespace, name)), path)
+    except errors.NotFound:
+        return  # the write itself will say so
+    if foreign != {current}:
+        raise _foreign(identity, resource, {"metadata": {"name": name, "namespace": namespace}})
+
+
+def _users_in_json_patch(change: list[Any], path: tuple[str, ...]) -> list[Any]:
+    """Every value a JSON patch could put at the path: at it, or inside something above it."""
+    found = []
+    for operation in change:
+        if not isinstance(operation, dict) or not isinstance(operation.get("path"), str):
+            continue
+        steps = tuple(operation["path"].split("/")[1:])
+        if steps != path[: len(steps)]:
+            continue
+        if operation.get("op") in ("copy", "move"):
+            # Where the value comes from is only known when it is applied: never a way round.
+            found.append(operation.get("from") or "?")
+        else:
+            found.append(_at(operation.get("value"), path[len(steps) :]))
+    return found
+
+
+def _at(value: Any, path: tuple[str, ...]) -> Any:
+    for part in path:
+        value = value.get(part) if isinstance(value, dict) else None
+    return value if isinstance(value, str) else None
+
+
+def _only_own_name(identity: Identity, resource: Resource, body: dict[str, Any]) -> None:
+    metadata = body.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    if resource.plural in ("nodes", "leases") and name != identity.node:
+        wanted = Attributes("create", resource.group, resource.plural, name=str(name or ""))
+        raise refusal(
+            identity, wanted, f'node "{identity.node}" may only create the one of its own name'
+        )
+
+
+def _foreign(identity: Identity, resource: Resource, body: dict[str, Any]) -> errors.Forbidden:
+    metadata = body.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else ""
+    field = ".".join(_USER_PATHS[resource.key])
+    wanted = Attributes("create", resource.group, resource.plural, name=str(name or ""))
+    return refusal(
+        identity,
+        wanted,
+        f'{field} must be "{identity.user}", the caller; leave it out to have it filled in',
+    )

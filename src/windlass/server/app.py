@@ -1,0 +1,274 @@
+"""The HTTP face of the embedded API: one handler from a request to an answer.
+
+`make_app` is called by `server.main` and by tests. The handler authenticates, authorises, hands
+over to `objects`, `reviews`, `discovery` or `openapi`, and turns every failure into a Kubernetes
+Status. It runs without a router and without middleware: each request passes here once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import platform
+import secrets
+import time
+from typing import Any
+
+from aiohttp import web
+
+import windlass
+from windlass.server import bodies, discovery, openapi, paths, queries, reviews
+from windlass.server.access import Access
+from windlass.server.audit import AuditLog, Record, timestamp
+from windlass.server.identity import Attributes, Identity
+from windlass.server.metrics import Metrics
+from windlass.server.nodes import NodeGateway
+from windlass.server.objects import Call, Objects, json_response
+from windlass.server.streams import Streams
+from windlass.store import errors
+from windlass.store.embedded.api import Api
+
+_log = logging.getLogger(__name__)
+
+_HEALTH = ("/healthz", "/readyz", "/livez")
+_COLLECTION_VERBS = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
+_OBJECT_VERBS = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_READS = frozenset({"get", "list", "watch"})
+_REFUSED = frozenset({401, 403})
+
+
+class App:
+    """Everything one server holds."""
+
+    def __init__(
+        self, api: Api, access: Access, audit: AuditLog | None, gateway: NodeGateway | None
+    ) -> None:
+        self._access = access
+        self._audit = audit
+        self.metrics = Metrics()
+        self._streams = Streams()
+        self._objects = Objects(api, self.metrics, self._streams, gateway)
+        self._stopping = False
+
+    def server(self) -> web.Server:
+        """The aiohttp server to bind; call it inside the running loop."""
+        loop = asyncio.get_running_loop()
+
+        def request_of(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> Any:
+            return web.BaseRequest(
+                message, payload, protocol, writer, task, loop, client_max_size=bodies.MAX_BYTES
+            )
+
+        return web.Server(
+            self.handle, request_factory=request_of, access_log=None, keepalive_timeout=75.0
+        )
+
+    async def stop(self) -> None:
+        """Ends watches cleanly; `readyz` says so from now on."""
+        self._stopping = True
+        await self._streams.stop()
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        seen = _Seen(request)
+        started = time.perf_counter()
+        try:
+            response = await self._answer(request, seen)
+        except errors.ApiError as problem:
+            seen.reason = problem.reason
+            response = _status_response(problem)
+        except (asyncio.CancelledError, ConnectionError):
+            raise
+        except Exception:
+            response = _internal_error(request)
+        code = response.status
+        self.metrics.observe(seen.verb, seen.resource, code, time.perf_counter() - started)
+        refused = code in _REFUSED
+        if self._audit is not None and (refused or (seen.resource and seen.verb not in _READS)):
+            self._audit.write(seen.record(code))
+        return response
+
+    # --- the way of a request
+
+    async def _answer(self, request: web.BaseRequest, seen: _Seen) -> web.StreamResponse:
+        path = request.rel_url.raw_path
+        if path in _HEALTH or path == "/version":
+            return self._open_to_all(request, path)
+        seen.identity = identity = await self._access.authenticate(
+            request.headers.get("Authorization")
+        )
+        target = paths.parse(path)
+        if target is None:
+            return self._outside_objects(request, identity, path)
+        if isinstance(target, discovery.Review):
+            return await self._review(request, identity, target)
+        call = _call(request, target, identity)
+        seen.note(call)
+        resource = target.resource
+        await self._access.authorize(
+            identity,
+            Attributes(
+                call.verb, resource.group, resource.plural, target.subresource, target.namespace,
+                target.name, call.query.get("fieldSelector", "") if call.query else "",
+            ),
+        )  # fmt: skip
+        return await self._objects.answer(call)
+
+    def _open_to_all(self, request: web.BaseRequest, path: str) -> web.Response:
+        _only_get(request)
+        if path == "/version":
+            return json_response(_version())
+        if self._stopping and path != "/livez":
+            return web.Response(text="shutting down\n", status=503)
+        return web.Response(text="ok")
+
+    def _outside_objects(
+        self, request: web.BaseRequest, identity: Identity, path: str
+    ) -> web.Response:
+        """Discovery, OpenAPI and metrics; NotFound for everything else."""
+        path = path.rstrip("/") or "/"
+        self._access.authorize_path(identity, path)
+        if path == "/metrics":
+            _only_get(request)
+            return web.Response(text=self.metrics.render(), content_type="text/plain")
+        if path.startswith("/openapi/"):
+            _only_get(request)
+            return _bytes_response(openapi.document(path), "application/json")
+        accept = request.headers.get("Accept")
+        found = discovery.document(path, accept, request.host) if path != "/" else None
+        if found is None:
+            raise errors.NotFound("the server could not find the requested resource")
+        _only_get(request)
+        return _bytes_response(*found)
+
+    async def _review(
+        self, request: web.BaseRequest, identity: Identity, review: discovery.Review
+    ) -> web.Response:
+        if request.method != "POST":
+            raise _method_not_allowed()
+        body = await bodies.read_object(request)
+        answer = await reviews.answer(review.kind, body, identity, self._access)
+        return json_response(answer, 201)
+
+
+async def make_app(
+    api: Api, *, audit: AuditLog | None = None, gateway: NodeGateway | None = None
+) -> App:
+    """An App whose tokens and bindings are loaded. `stop_app` undoes it."""
+    access = Access(api)
+    await access.start()
+    return App(api, access, audit, gateway)
+
+
+async def stop_app(app: App) -> None:
+    await app.stop()
+    await app._access.stop()
+
+
+class _Seen:
+    """What is known of a request by the time it is answered, for metrics and audit."""
+
+    __slots__ = ("call", "identity", "reason", "request", "resource", "verb")
+
+    def __init__(self, request: web.BaseRequest) -> None:
+        self.request = request
+        self.identity: Identity | None = None
+        self.call: Call | None = None
+        self.verb = request.method.lower()
+        self.resource = ""
+        self.reason = ""
+
+    def note(self, call: Call) -> None:
+        self.call = call
+        self.verb = call.verb
+        self.resource = call.target.resource.key
+
+    def record(self, code: int) -> Record:
+        target = self.call.target if self.call else None
+        query = self.call.query if self.call else {}
+        return Record(
+            time=timestamp(),
+            user=self.identity.user if self.identity else "",
+            verb=self.verb,
+            code=code,
+            source=self.request.remote or "",
+            resource=self.resource,
+            subresource=target.subresource if target else "",
+            namespace=target.namespace if target else "",
+            name=target.name if target else "",
+            path="" if target else self.request.path[:200],
+            dry_run=bool(query) and query.get("dryRun") == "All",
+            reason=self.reason,
+        )
+
+
+def _call(request: web.BaseRequest, target: paths.Target, identity: Identity) -> Call:
+    """The verb that a method on this target means."""
+    url = request.rel_url
+    query: queries.Query = url.query if url.raw_query_string else {}
+    method = request.method
+    if target.subresource:
+        allowed = discovery.SUBRESOURCES[target.subresource].verbs
+        verb = "create" if method == "POST" else _OBJECT_VERBS.get(method, "")
+        if verb not in allowed:
+            raise _method_not_allowed()
+    elif target.name:
+        verb = _OBJECT_VERBS.get(method, "")
+        if verb == "get" and query and queries.flag(query, "watch"):
+            verb = "watch"
+    else:
+        verb = _COLLECTION_VERBS.get(method, "")
+        if verb == "list" and query and queries.flag(query, "watch"):
+            verb = "watch"
+        if target.resource.namespaced and not target.namespace and method != "GET":
+            verb = ""
+    if not verb:
+        raise _method_not_allowed()
+    return Call(request, target, verb, query, identity)
+
+
+def _status_response(problem: errors.ApiError) -> web.Response:
+    headers = {}
+    if problem.retry_after is not None:
+        headers["Retry-After"] = str(max(1, round(problem.retry_after)))
+    if isinstance(problem, errors.Unauthorized):
+        headers["WWW-Authenticate"] = "Bearer"
+    return json_response(problem.to_status(), problem.status_code, headers)
+
+
+def _internal_error(request: web.BaseRequest) -> web.Response:
+    """Logged with an id that the answer names; the answer tells nothing else."""
+    failure = secrets.token_hex(6)
+    _log.exception("request %s %s failed (id %s)", request.method, request.path[:200], failure)
+    return _status_response(
+        errors.ApiError(f"an error on the server; look for id {failure} in the server's log")
+    )
+
+
+def _method_not_allowed() -> errors.MethodNotAllowed:
+    return errors.MethodNotAllowed(
+        "the server does not allow this method on the requested resource"
+    )
+
+
+def _only_get(request: web.BaseRequest) -> None:
+    if request.method not in ("GET", "HEAD"):
+        raise _method_not_allowed()
+
+
+def _bytes_response(body: bytes, content_type: str) -> web.Response:
+    return web.Response(body=body, headers={"Content-Type": content_type})
+
+
+def _version() -> dict[str, str]:
+    """Version of the API served, which clients compare with their own."""
+    return {
+        "major": "1",
+        "minor": "36",
+        "gitVersion": f"v1.36.0-windlass.{windlass.__version__}",
+        "gitCommit": "",
+        "gitTreeState": "",
+        "buildDate": "",
+        "goVersion": "",
+        "compiler": platform.python_implementation(),
+        "platform": f"{platform.system().lower()}/{platform.machine()}",
+    }

@@ -1,0 +1,113 @@
+"""The audit log: one JSON line per write and per refusal, kept in files that rotate by size.
+
+`server.app` hands over a record after each answer. Lines are gathered for a moment and written by
+a worker thread, so that the event loop never waits for the disk; when the disk falls behind, the
+loop waits rather than lose a line. It says who did what to which object, never what was in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+_log = logging.getLogger(__name__)
+_GATHER_SECONDS = 0.2
+_MAX_WAITING = 10_000
+
+
+class Record(msgspec.Struct, rename="camel", omit_defaults=True):
+    """One line."""
+
+    time: str
+    user: str
+    verb: str
+    code: int
+    source: str
+    resource: str = ""
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+    path: str = ""
+    dry_run: bool = False
+    reason: str = ""
+
+
+class AuditLog:
+    def __init__(self, path: Path, *, max_bytes: int = 64 << 20, keep: int = 5) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
+        self._keep = keep
+        self._encoder = msgspec.json.Encoder()
+        self._waiting: list[bytes] = []
+        self._scheduled: asyncio.TimerHandle | None = None
+        self._lock = threading.Lock()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = _open(path)
+
+    def write(self, record: Record) -> None:
+        """Takes a record. Called on the event loop."""
+        self._waiting.append(self._encoder.encode(record))
+        if len(self._waiting) >= _MAX_WAITING:
+            self.flush()
+        elif self._scheduled is None:
+            loop = asyncio.get_running_loop()
+            self._scheduled = loop.call_later(_GATHER_SECONDS, self._hand_over, loop)
+
+    def flush(self) -> None:
+        """Writes what is waiting, now."""
+        if self._scheduled is not None:
+            self._scheduled.cancel()
+            self._scheduled = None
+        lines, self._waiting = self._waiting, []
+        self._append(lines)
+
+    def close(self) -> None:
+        self.flush()
+        with self._lock:
+            self._file.close()
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._scheduled = None
+        lines, self._waiting = self._waiting, []
+        loop.run_in_executor(None, self._append, lines)
+
+    def _append(self, lines: list[bytes]) -> None:
+        if not lines:
+            return
+        with self._lock:
+            try:
+                self._file.write(b"\n".join(lines) + b"\n")
+                self._file.flush()
+                if self._file.tell() >= self._max_bytes:
+                    self._rotate()
+            except OSError as problem:
+                _log.error(
+                    "%d lines could not be written to the audit log %s: %s; free disk space",
+                    len(lines), self._path, problem.strerror,
+                )  # fmt: skip
+
+    def _rotate(self) -> None:
+        """audit.log -> audit.log.1 -> ...; the oldest goes."""
+        self._file.close()
+        for number in range(self._keep - 1, 0, -1):
+            older = self._path.with_name(f"{self._path.name}.{number}")
+            if older.exists():
+                older.replace(self._path.with_name(f"{self._path.name}.{number + 1}"))
+        self._path.replace(self._path.with_name(f"{self._path.name}.1"))
+        self._file = _open(self._path)
+
+
+def timestamp() -> str:
+    now = time.time()
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1e6):06d}Z"
+
+
+def _open(path: Path) -> BinaryIO:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")

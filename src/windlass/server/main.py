@@ -1,0 +1,252 @@
+"""The server process: `python -m windlass.server --state DIR`.
+
+Opens the store, makes sure of what must exist, starts the control room's services, binds, and
+only then writes `server.json`. One server per state folder; SIGTERM and SIGINT stop it in order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import dataclasses
+import fcntl
+import gc
+import ipaddress
+import logging
+import os
+import signal
+import ssl
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import msgspec
+from aiohttp import web
+
+import windlass
+from windlass.server import bootstrap, services, tls
+from windlass.server.app import App, make_app, stop_app
+from windlass.server.audit import AuditLog
+from windlass.store.embedded.api import Api
+
+log = logging.getLogger("windlass.server")
+
+_STOP_SECONDS = 10.0
+_RENEWAL_LOOK_SECONDS = 24 * 3600.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Options:
+    state: Path
+    host: str
+    port: int | None
+    """None: the port of last time, or any."""
+    controllers: bool
+    certificate: Path | None
+    key: Path | None
+
+
+class StartError(Exception):
+    """Why the server cannot start, for people."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        options = parse(argv)
+        with _folder_held(options.state):
+            _run(options)
+    except StartError as problem:
+        print(f"windlass.server: {problem}", file=sys.stderr)  # noqa: T201 (for people)
+        return 1
+    return 0
+
+
+def parse(argv: list[str] | None) -> Options:
+    parser = argparse.ArgumentParser(prog="python -m windlass.server", description=__doc__)
+    parser.add_argument("--state", type=Path, required=True, help="the state folder")
+    parser.add_argument(
+        "--listen", default="", metavar="HOST:PORT", help="default: 127.0.0.1, port of last time"
+    )
+    parser.add_argument("--no-controllers", action="store_true", help="serve the API only")
+    parser.add_argument("--tls-cert", type=Path, help="certificate chain instead of our own")
+    parser.add_argument("--tls-key", type=Path, help="key of --tls-cert")
+    given = parser.parse_args(argv)
+    if (given.tls_cert is None) != (given.tls_key is None):
+        parser.error("--tls-cert and --tls-key belong together")
+    host, port = _address(given.listen)
+    return Options(
+        given.state.expanduser().absolute(), host, port, not given.no_controllers,
+        given.tls_cert, given.tls_key,
+    )  # fmt: skip
+
+
+def _run(options: Options) -> None:
+    factory = None
+    with contextlib.suppress(ImportError):
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(serve(options))
+
+
+async def serve(options: Options) -> None:
+    """Runs until a signal asks it to stop."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    api = await Api.open(options.state / "store.db")
+    try:
+        await bootstrap.ensure_objects(api)
+        audit = AuditLog(options.state / "audit.log")
+        app = await make_app(api, audit=audit)
+        try:
+            async with _listening(options, app) as (url, authority):
+                await bootstrap.ensure_kubeconfig(api, options.state / "kubeconfig", url, authority)
+                await _until_stopped(options, api, app, url, stop)
+        finally:
+            await stop_app(app)
+            audit.close()
+    finally:
+        await api.close()
+
+
+async def _until_stopped(
+    options: Options, api: Api, app: App, url: str, stop: asyncio.Event
+) -> None:
+    running = services.services(api) if options.controllers else []
+    tasks = [asyncio.create_task(service.run()) for service in running]
+    described = options.state / "server.json"
+    _describe(described, url)
+    # What was loaded so far lives as long as the process: the collector need not look at it again.
+    gc.collect()
+    gc.freeze()
+    log.info("serving %s from %s", url, options.state)
+    waiting = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({waiting, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task.done():
+                task.result()  # a service that ends without being asked ends the server
+    finally:
+        described.unlink(missing_ok=True)
+        waiting.cancel()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(waiting, *tasks, return_exceptions=True)
+        await app.stop()
+        log.info("stopped")
+
+
+@contextlib.asynccontextmanager
+async def _listening(options: Options, app: App) -> AsyncIterator[tuple[str, bytes | None]]:
+    """Bound and answering; yields the URL and the authority that clients must trust."""
+    files = _tls_files(options)
+    try:
+        context = tls.server_context(files)
+    except (OSError, ssl.SSLError) as problem:
+        raise StartError(f"the TLS certificate cannot be used: {problem}") from problem
+    runner = web.ServerRunner(app.server(), shutdown_timeout=_STOP_SECONDS)
+    await runner.setup()
+    renewal = asyncio.create_task(_renew(options, context))
+    try:
+        port = await _bind(runner, options, context)
+        host = _host_for_clients(options.host)
+        yield f"https://{host}:{port}", files.authority_pem()
+    finally:
+        renewal.cancel()
+        await runner.cleanup()
+
+
+async def _bind(runner: web.ServerRunner, options: Options, context: ssl.SSLContext) -> int:
+    remembered = bootstrap.known_port(options.state / "kubeconfig")
+    choices = [options.port] if options.port is not None else [remembered, 0]
+    for port in choices:
+        site = web.TCPSite(
+            runner, options.host, port, ssl_context=context, backlog=1024, reuse_address=True
+        )
+        try:
+            await site.start()
+        except OSError as problem:
+            if port == choices[-1]:
+                raise StartError(
+                    f"cannot listen on {options.host}:{port}: {problem.strerror}; choose another "
+                    "address with --listen HOST:PORT"
+                ) from problem
+            continue
+        return int(runner.addresses[0][1])
+    raise AssertionError("unreachable")
+
+
+async def _renew(options: Options, context: ssl.SSLContext) -> None:
+    """A server that runs for years takes up its next certificate without a restart."""
+    while True:
+        await asyncio.sleep(_RENEWAL_LOOK_SECONDS)
+        files = _tls_files(options)
+        context.load_cert_chain(files.certificate, files.key)
+
+
+def _tls_files(options: Options) -> tls.Files:
+    if options.certificate and options.key:
+        return tls.Files(options.certificate, options.key, None)
+    return tls.ensure(options.state / "tls", options.host)
+
+
+@contextlib.contextmanager
+def _folder_held(state: Path) -> Iterator[None]:
+    """The folder is this process's until it ends, however it ends."""
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = open(state / "lock", "a")  # noqa: SIM115 (held open on purpose)
+    except OSError as problem:
+        raise StartError(
+            f"the state folder {state} cannot be used: {problem.strerror}"
+        ) from problem
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StartError(
+                f"another server is already running on {state}; stop it with `windlass down`, or "
+                "choose another folder with --state"
+            ) from None
+        yield
+
+
+def _describe(path: Path, url: str) -> None:
+    """server.json, whole or not at all; start time and pid together name this process."""
+    stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    facts = {
+        "pid": os.getpid(),
+        "startTime": int(stat[19]),
+        "url": url,
+        "version": windlass.__version__,
+    }
+    temporary = path.with_name(path.name + ".new")
+    temporary.write_bytes(msgspec.json.encode(facts))
+    temporary.replace(path)
+
+
+def _address(listen: str) -> tuple[str, int | None]:
+    if not listen:
+        return "127.0.0.1", None
+    host, _, port = listen.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdigit() or len(port) > 5 or int(port) > 65535:
+        raise StartError(f"--listen {listen!r} is not HOST:PORT, such as 127.0.0.1:7443")
+    return host, int(port)
+
+
+def _host_for_clients(host: str) -> str:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if address.is_unspecified:
+        return "127.0.0.1" if address.version == 4 else "[::1]"
+    return f"[{host}]" if address.version == 6 else host

@@ -1,0 +1,140 @@
+"""The way from the API to the node where a pod runs: logs, exec, attach, port-forward.
+
+The server speaks HTTP and WebSocket with the client; whoever implements `NodeGateway` speaks with
+the node. Without one the paths answer with a clear Status.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator
+from typing import Any, Literal, Protocol
+
+from aiohttp import web
+
+from windlass.kinds import times
+from windlass.server import queries
+from windlass.store import errors
+
+StreamKind = Literal["exec", "attach", "portforward"]
+
+PROTOCOLS: dict[str, tuple[str, ...]] = {
+    "exec": ("v5.channel.k8s.io", "v4.channel.k8s.io"),
+    "attach": ("v5.channel.k8s.io", "v4.channel.k8s.io"),
+    "portforward": ("v4.channel.k8s.io",),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LogOptions:
+    container: str = ""
+    follow: bool = False
+    previous: bool = False
+    timestamps: bool = False
+    since_seconds: int | None = None
+    since_time: str = ""
+    tail_lines: int | None = None
+    limit_bytes: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StreamOptions:
+    container: str = ""
+    command: tuple[str, ...] = ()
+    stdin: bool = False
+    stdout: bool = False
+    stderr: bool = False
+    tty: bool = False
+    ports: tuple[int, ...] = ()
+
+
+class NodeGateway(Protocol):
+    """Reaches into a pod. `pod` is the object as stored; errors are `store.errors`."""
+
+    def log(self, pod: dict[str, Any], options: LogOptions) -> AsyncIterator[bytes]:
+        """The log in pieces; with `follow` until the container ends."""
+        ...
+
+    async def stream(
+        self,
+        kind: StreamKind,
+        pod: dict[str, Any],
+        options: StreamOptions,
+        socket: web.WebSocketResponse,
+    ) -> None:
+        """Carries the session over the accepted WebSocket (`socket.ws_protocol` was agreed on);
+        returns when it is over."""
+        ...
+
+
+def log_options(query: queries.Query) -> LogOptions:
+    since = query.get("sinceTime", "")
+    if since:
+        try:
+            times.parse(since)
+        except ValueError as problem:
+            raise errors.BadRequest(f"sinceTime: {problem}") from problem
+    counts = {}
+    for name in ("sinceSeconds", "tailLines", "limitBytes"):
+        value = queries.integer(query, name)
+        if value is not None and value < 0:
+            raise errors.BadRequest(f"{name} must not be negative")
+        counts[name] = value
+    return LogOptions(
+        container=query.get("container", ""),
+        follow=queries.flag(query, "follow"),
+        previous=queries.flag(query, "previous"),
+        timestamps=queries.flag(query, "timestamps"),
+        since_seconds=counts["sinceSeconds"],
+        since_time=since,
+        tail_lines=counts["tailLines"],
+        limit_bytes=counts["limitBytes"],
+    )
+
+
+def stream_options(request: web.BaseRequest) -> StreamOptions:
+    query = request.rel_url.query
+    ports = []
+    for text in ",".join(query.getall("ports", [])).split(","):
+        if text:
+            if not (text.isascii() and text.isdigit() and len(text) < 6) or not (
+                0 < int(text) < 65536
+            ):
+                raise errors.BadRequest(f"ports: {text[:60]!r} is not a port between 1 and 65535")
+            ports.append(int(text))
+    return StreamOptions(
+        container=query.get("container", ""),
+        command=tuple(query.getall("command", [])),
+        stdin=queries.flag(query, "stdin"),
+        stdout=queries.flag(query, "stdout"),
+        stderr=queries.flag(query, "stderr"),
+        tty=queries.flag(query, "tty"),
+        ports=tuple(ports),
+    )
+
+
+async def accept_socket(request: web.BaseRequest, kind: StreamKind) -> web.WebSocketResponse:
+    """The WebSocket of a session, if the client asked for one in a protocol we speak."""
+    offered = [
+        name.strip() for name in request.headers.get("Sec-WebSocket-Protocol", "").split(",")
+    ]
+    socket = web.WebSocketResponse(protocols=PROTOCOLS[kind], max_msg_size=4 << 20)
+    if not socket.can_prepare(request):
+        raise errors.BadRequest(
+            f"pods/{kind} is served over WebSocket only ({', '.join(PROTOCOLS[kind])}), not SPDY"
+        )
+    if not set(offered) & set(PROTOCOLS[kind]):
+        raise errors.BadRequest(
+            f"pods/{kind}: none of the offered protocols ({', '.join(offered)[:200]}) is served; "
+            f"use {PROTOCOLS[kind][0]}"
+        )
+    await socket.prepare(request)
+    return socket
+
+
+def unreachable(what: str, pod: dict[str, Any]) -> errors.Unavailable:
+    """What is answered where nothing reaches the node."""
+    name = pod["metadata"]["name"]
+    node = pod.get("spec", {}).get("nodeName")
+    where = f"node {node} is not connected" if node else "the pod is on no node yet"
+    return errors.Unavailable(f'{what} of pod "{name}" cannot be had: {where}; try again later')

@@ -1,0 +1,321 @@
+"""The verbs on objects: from a parsed request to a call of the Api, and back to bytes.
+
+Called by `server.app` with an authenticated and authorised call. Bodies of lists and events are
+passed on as the store encoded them; only tables and partial metadata look inside.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from windlass.kinds import times
+from windlass.server import admission, bodies, negotiation, nodes, queries, streams, tables
+from windlass.server.identity import Identity
+from windlass.server.metrics import Metrics
+from windlass.server.negotiation import Form
+from windlass.server.paths import Target
+from windlass.store import errors
+from windlass.store.embedded.api import Api
+from windlass.store.embedded.requests import RawEvent, RawList, WriteOptions
+
+JSON_HEADERS = {"Content-Type": "application/json"}
+_SUCCESS: dict[str, Any] = {
+    "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+}  # fmt: skip
+
+
+@dataclasses.dataclass(slots=True)
+class Call:
+    """One request on objects."""
+
+    request: web.BaseRequest
+    target: Target
+    verb: str
+    query: queries.Query
+    identity: Identity
+    form: Form = negotiation.PLAIN
+
+
+class Objects:
+    def __init__(
+        self,
+        api: Api,
+        metrics: Metrics,
+        open_streams: streams.Streams,
+        gateway: nodes.NodeGateway | None,
+    ) -> None:
+        self._api = api
+        self._metrics = metrics
+        self._streams = open_streams
+        self._gateway = gateway
+        self._verbs: dict[str, Callable[[Call], Awaitable[web.StreamResponse]]] = {
+            "get": self._get,
+            "list": self._list,
+            "watch": self._watch,
+            "create": self._create,
+            "update": self._update,
+            "patch": self._patch,
+            "delete": self._delete,
+            "deletecollection": self._delete_collection,
+        }
+
+    async def answer(self, call: Call) -> web.StreamResponse:
+        call.form = negotiation.negotiate(call.request.headers.get("Accept"))
+        subresource = call.target.subresource
+        if subresource == "log":
+            return await self._log(call)
+        if subresource in ("exec", "attach", "portforward"):
+            return await self._session(call)
+        if subresource in ("binding", "eviction"):
+            return await self._act_on_pod(call)
+        return await self._verbs[call.verb](call)
+
+    # --- reading
+
+    async def _get(self, call: Call) -> web.Response:
+        target = call.target
+        data = await self._api.get(target.resource, target.namespace, target.name)
+        return _one(call, data)
+
+    async def _list(self, call: Call) -> web.Response:
+        target, query = call.target, queries.listing(call.query)
+        page = await self._api.list(target.resource, target.namespace, query)
+        return _many(call, page)
+
+    async def _watch(self, call: Call) -> web.StreamResponse:
+        target = call.target
+        query = queries.watching(call.query, target.name)
+        seconds = queries.integer(call.query, "timeoutSeconds")
+        batches = self._api.watch(target.resource, target.namespace, query)
+        if call.form.encoding != "json":
+            raise errors.NotAcceptable("a watch is served as application/json only")
+        lines = streams.watch_lines(batches, _event_encoder(call))
+        watches = self._metrics.watches
+        watches[target.resource.key] += 1
+        try:
+            return await self._streams.serve(
+                call.request, lines, "application/json", seconds if seconds else None
+            )
+        finally:
+            watches[target.resource.key] -= 1
+
+    # --- writing
+
+    async def _create(self, call: Call) -> web.Response:
+        target, options = call.target, queries.writing(call.query, call.identity.user)
+        body = await bodies.read_object(call.request, strict=options.field_validation == "Strict")
+        admission.admit_create(call.identity, target.resource, body)
+        data = await self._api.create(target.resource, target.namespace, body, options)
+        return _one(call, data, 201, options)
+
+    async def _update(self, call: Call) -> web.Response:
+        target, options = call.target, queries.writing(call.query, call.identity.user)
+        body = await bodies.read_object(call.request, strict=options.field_validation == "Strict")
+        _refuse_other_name(target, body)
+        await self._admit_change(call, body)
+        data = await self._api.replace(
+            target.resource, target.namespace, target.name, body, options, target.subresource
+        )
+        return _one(call, data, 200, options)
+
+    async def _patch(self, call: Call) -> web.Response:
+        target, options = call.target, queries.writing(call.query, call.identity.user)
+        patch, patch_type = await bodies.read_patch(call.request)
+        await self._admit_change(call, patch)
+        data = await self._api.patch(
+            target.resource, target.namespace, target.name, patch, patch_type, options,
+            target.subresource,
+        )  # fmt: skip
+        return _one(call, data, 200, options)
+
+    async def _admit_change(self, call: Call, change: Any) -> None:
+        target = call.target
+        if target.subresource == "":
+            await admission.admit_update(
+                self._api, call.identity, target.resource, target.namespace, target.name, change
+            )
+
+    async def _delete(self, call: Call) -> web.Response:
+        target = call.target
+        options = queries.deletion(call.query, await _delete_body(call.request))
+        data, gone = await self._api.delete(target.resource, target.namespace, target.name, options)
+        if not gone or target.resource.graceful:
+            return _one(call, data)
+        uid = msgspec.json.decode(data)["metadata"]["uid"]
+        details = {"name": target.name, "kind": target.resource.plural, "uid": uid}
+        if target.resource.group:
+            details["group"] = target.resource.group
+        return json_response({**_SUCCESS, "details": details})
+
+    async def _delete_collection(self, call: Call) -> web.Response:
+        target, query = call.target, queries.listing(call.query)
+        options = queries.deletion(call.query, await _delete_body(call.request))
+        deleted = await self._api.delete_collection(
+            target.resource, target.namespace, query, options
+        )
+        return _many(call, RawList(b",".join(deleted), self._api.engine.last_rv))
+
+    # --- pods and their nodes
+
+    async def _act_on_pod(self, call: Call) -> web.Response:
+        target, options = call.target, queries.writing(call.query, call.identity.user)
+        body = await bodies.read_object(call.request)
+        wanted = "Binding" if target.subresource == "binding" else "Eviction"
+        if body.get("kind", wanted) != wanted:
+            raise errors.BadRequest(f"the body must be a {wanted}")
+        _refuse_other_name(target, body)
+        act = self._api.bind if wanted == "Binding" else self._api.evict
+        await act(target.namespace, target.name, body, options)
+        return json_response({**_SUCCESS, "code": 201}, 201)
+
+    async def _log(self, call: Call) -> web.StreamResponse:
+        options = nodes.log_options(call.query)
+        pod = await self._pod(call)
+        if self._gateway is None:
+            raise nodes.unreachable("the log", pod)
+        pieces = self._gateway.log(pod, options)
+        return await self._streams.serve(call.request, pieces, "text/plain", None)
+
+    async def _session(self, call: Call) -> web.StreamResponse:
+        kind: Any = call.target.subresource
+        options = nodes.stream_options(call.request)
+        pod = await self._pod(call)
+        if self._gateway is None:
+            raise nodes.unreachable(kind, pod)
+        socket = await nodes.accept_socket(call.request, kind)
+        await self._gateway.stream(kind, pod, options, socket)
+        await socket.close()
+        return socket
+
+    async def _pod(self, call: Call) -> dict[str, Any]:
+        target = call.target
+        data = await self._api.get(target.resource, target.namespace, target.name)
+        pod: dict[str, Any] = msgspec.json.decode(data)
+        return pod
+
+
+def json_response(
+    value: Any, code: int = 200, headers: dict[str, str] | None = None
+) -> web.Response:
+    body = msgspec.json.encode(value)
+    return web.Response(body=body, status=code, headers={**JSON_HEADERS, **(headers or {})})
+
+
+# --- answers in the form that was asked for -----------------------------------------------------
+
+
+def _one(
+    call: Call, data: bytes, code: int = 200, options: WriteOptions | None = None
+) -> web.Response:
+    form = call.form
+    if form.shape == "table":
+        metadata = {"resourceVersion": tables.resource_version(data)}
+        data = _table(call, [data], metadata)
+    elif form.shape == "partial":
+        data = tables.partial(data, form.version)
+    response = _respond(data, form, code)
+    if options is not None:
+        for warning in options.warnings:
+            response.headers.add("Warning", f'299 - "{_header_text(warning)}"')
+    return response
+
+
+def _many(call: Call, page: RawList) -> web.Response:
+    resource, form = call.target.resource, call.form
+    metadata: dict[str, Any] = {"resourceVersion": str(page.resource_version)}
+    if page.continue_token:
+        metadata["continue"] = page.continue_token
+        if page.remaining is not None:
+            metadata["remainingItemCount"] = page.remaining
+    if form.shape == "table":
+        return _respond(_table(call, page.items, metadata), form)
+    kind, api_version, body = f"{resource.kind}List", resource.api_version, page.body
+    if form.shape == "partial":
+        kind, api_version = "PartialObjectMetadataList", f"meta.k8s.io/{form.version}"
+        body = b",".join([tables.partial(data, form.version) for data in page.items])
+    head = msgspec.json.encode({"kind": kind, "apiVersion": api_version, "metadata": metadata})
+    return _respond(b'%b,"items":[%b]}' % (head[:-1], body), form)
+
+
+def _table(call: Call, objects: list[bytes], metadata: dict[str, Any]) -> bytes:
+    return tables.table(
+        call.target.resource, objects, version=call.form.version,
+        include=queries.include_object(call.query), metadata=metadata, now=times.now(),
+    )  # fmt: skip
+
+
+def _respond(data: bytes, form: Form, code: int = 200) -> web.Response:
+    if form.encoding == "yaml":
+        import yaml  # late: kubectl turns JSON into YAML itself
+
+        data = yaml.safe_dump(msgspec.json.decode(data), sort_keys=False).encode()
+        return web.Response(body=data, status=code, headers={"Content-Type": "application/yaml"})
+    return web.Response(body=data, status=code, headers=JSON_HEADERS)
+
+
+def _event_encoder(call: Call) -> streams.Encode:
+    form = call.form
+    if form.shape == "object":
+        return streams.plain_lines
+    if form.shape == "partial":
+        return functools.partial(
+            streams.converted_lines, convert=lambda event: tables.partial(event.data, form.version)
+        )
+    return functools.partial(streams.converted_lines, convert=_TableEvents(call).convert)
+
+
+class _TableEvents:
+    """Events as one-row tables; the first one names the columns."""
+
+    def __init__(self, call: Call) -> None:
+        self._resource = call.target.resource
+        self._version = call.form.version
+        self._include = queries.include_object(call.query)
+        self._with_columns = True
+
+    def convert(self, event: RawEvent) -> bytes:
+        with_columns, self._with_columns = self._with_columns, False
+        return tables.table(
+            self._resource,
+            [] if event.type == "BOOKMARK" else [event.data],
+            version=self._version,
+            include=self._include,
+            metadata={"resourceVersion": tables.resource_version(event.data)},
+            now=times.now(),
+            with_columns=with_columns,
+        )
+
+
+# --- small checks -------------------------------------------------------------------------------
+
+
+def _refuse_other_name(target: Target, body: dict[str, Any]) -> None:
+    metadata = body.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    if name and name != target.name:
+        raise errors.BadRequest(
+            f"the name of the object ({str(name)[:80]}) does not match the name on the URL "
+            f"({target.name[:80]})"
+        )
+
+
+async def _delete_body(request: web.BaseRequest) -> dict[str, Any] | None:
+    if not request.can_read_body or request.content_length == 0:
+        return None
+    return await bodies.read_object(request)
+
+
+def _header_text(text: str) -> str:
+    """Printable ASCII without quotes to escape: what a header can hold."""
+    plain = text.encode("ascii", "replace").decode()
+    return (
+        "".join(c if c.isprintable() else " " for c in plain)
+        .replace("\\", "\\\\")
+        .replace('"', '\\"')
+    )

@@ -1,0 +1,159 @@
+"""Query parameters, read with Kubernetes' rules: unknown ones are ignored, bad values refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast, get_args
+
+from windlass.server.tables import IncludeObject
+from windlass.store import errors
+from windlass.store.client import Propagation
+from windlass.store.embedded.requests import (
+    DeleteOptions,
+    FieldValidation,
+    ListQuery,
+    WatchQuery,
+    WriteOptions,
+)
+
+Query = Mapping[str, str]
+
+_MAX_INTEGER = 1 << 62
+
+
+def flag(query: Query, name: str) -> bool:
+    """As Kubernetes: present means yes, unless it says `false` or `0`."""
+    return name in query and query[name].lower() not in ("false", "0")
+
+
+def integer(query: Query, name: str) -> int | None:
+    text = query.get(name, "")
+    if not text:
+        return None
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 18:
+        raise errors.BadRequest(f"{name} must be a whole number, not {text[:60]!r}")
+    return int(text)
+
+
+def listing(query: Query) -> ListQuery:
+    return ListQuery(
+        label_selector=query.get("labelSelector", ""),
+        field_selector=query.get("fieldSelector", ""),
+        limit=integer(query, "limit") or 0,
+        continue_token=query.get("continue", ""),
+        resource_version=query.get("resourceVersion", ""),
+        resource_version_match=query.get("resourceVersionMatch", ""),
+    )
+
+
+def watching(query: Query, name: str = "") -> WatchQuery:
+    """`name` watches one object: the same as a field selector on its name."""
+    fields = query.get("fieldSelector", "")
+    if name:
+        fields = f"{fields},metadata.name={name}" if fields else f"metadata.name={name}"
+    return WatchQuery(
+        label_selector=query.get("labelSelector", ""),
+        field_selector=fields,
+        resource_version=query.get("resourceVersion", ""),
+        bookmarks=flag(query, "allowWatchBookmarks"),
+        initial_events=flag(query, "sendInitialEvents"),
+    )
+
+
+def writing(query: Query, user: str) -> WriteOptions:
+    if not query:
+        return WriteOptions(user=user)
+    validation = query.get("fieldValidation", "") or "Warn"
+    if validation not in get_args(FieldValidation):
+        raise _unsupported("fieldValidation", validation, get_args(FieldValidation))
+    return WriteOptions(
+        user=user, dry_run=dry_run(query), field_validation=cast(FieldValidation, validation)
+    )
+
+
+def dry_run(query: Query) -> bool:
+    value = query.get("dryRun", "")
+    if value not in ("", "All"):
+        raise _unsupported("dryRun", value, ("All",))
+    return value == "All"
+
+
+def deletion(query: Query, body: dict[str, Any] | None) -> DeleteOptions:
+    """Options of a delete: the body's, or the query's where the body says nothing."""
+    asked = _options_in_query(query) | (body or {})
+    kind = asked.get("kind", "DeleteOptions")
+    if kind != "DeleteOptions":
+        raise errors.BadRequest(f"the body of a delete must be DeleteOptions, not {kind!r}")
+    conditions = asked.get("preconditions") or {}
+    if not isinstance(conditions, dict):
+        raise errors.BadRequest("preconditions must be an object")
+    runs = asked.get("dryRun") or []
+    if runs not in ([], ["All"]):
+        raise _unsupported("dryRun", str(runs), ("All",))
+    return DeleteOptions(
+        propagation=_propagation(asked),
+        uid=_text(conditions, "uid"),
+        resource_version=_text(conditions, "resourceVersion"),
+        grace_seconds=_grace(asked.get("gracePeriodSeconds")),
+        dry_run=bool(runs),
+    )
+
+
+def include_object(query: Query) -> IncludeObject:
+    value = query.get("includeObject", "") or "Metadata"
+    if value not in get_args(IncludeObject):
+        raise _unsupported("includeObject", value, get_args(IncludeObject))
+    return cast(IncludeObject, value)
+
+
+def _options_in_query(query: Query) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if (grace := integer(query, "gracePeriodSeconds")) is not None:
+        options["gracePeriodSeconds"] = grace
+    if query.get("propagationPolicy"):
+        options["propagationPolicy"] = query["propagationPolicy"]
+    if "orphanDependents" in query:
+        options["orphanDependents"] = flag(query, "orphanDependents")
+    if dry_run(query):
+        options["dryRun"] = ["All"]
+    return options
+
+
+def _propagation(asked: dict[str, Any]) -> Propagation | None:
+    policy = asked.get("propagationPolicy")
+    orphan = asked.get("orphanDependents")
+    if policy is None:
+        if orphan is None:
+            return None
+        return "Orphan" if orphan is True else "Background"
+    if policy not in get_args(Propagation):
+        raise _unsupported("propagationPolicy", str(policy), get_args(Propagation))
+    return cast(Propagation, policy)
+
+
+def _grace(value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MAX_INTEGER:
+        raise errors.Invalid(
+            f"gracePeriodSeconds must be a whole number of seconds, not {str(value)[:60]!r}",
+            causes=(errors.Cause("gracePeriodSeconds", "must not be negative"),),
+        )
+    return value
+
+
+def _text(values: dict[str, Any], name: str) -> str | None:
+    value = values.get(name)
+    if value is not None and not isinstance(value, str):
+        raise errors.BadRequest(f"preconditions.{name} must be a string")
+    return value or None
+
+
+def _unsupported(field: str, value: str, allowed: tuple[str, ...]) -> errors.Invalid:
+    choices = ", ".join(f'"{choice}"' for choice in allowed)
+    message = f'Unsupported value: "{value[:60]}": supported values: {choices}'
+    return errors.Invalid(
+        f"{field}: {message}",
+        causes=(errors.Cause(field, message, "FieldValueNotSupported"),),
+    )

@@ -1,0 +1,189 @@
+"""The three roles, what everyone may do, and what a node's agent may do: tables and one judge.
+
+Pure. `server.access` keeps the bindings up to date and asks `allows`. The same roles exist on
+Kubernetes as ClusterRoles, so that a team is made of the same objects on both engines.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from windlass.server.identity import SYSTEM_NAMESPACE, Attributes, Identity
+
+READ = ("get", "list", "watch")
+WRITE = ("create", "update", "patch", "delete", "deletecollection")
+STREAMS = ("pods/exec", "pods/attach", "pods/portforward")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rule:
+    """Verbs that are allowed on resources, named as `Attributes.key` names them."""
+
+    verbs: tuple[str, ...]
+    resources: tuple[str, ...]
+
+    def covers(self, verb: str, key: str) -> bool:
+        return verb in self.verbs and key in self.resources
+
+
+_RUNS = ("runs.windlass.dev", "cronruns.windlass.dev")
+_STATUSES = ("runs.windlass.dev/status", "cronruns.windlass.dev/status", "pods/status")
+_VIEWER = (
+    Rule(READ, (*_RUNS, "pods", "configmaps", "services", "events")),
+    Rule(("get",), (*_STATUSES, "pods/log")),
+)
+_MEMBER = (
+    Rule(READ + WRITE, (*_RUNS, "configmaps", "secrets", "services")),
+    Rule((*READ, "delete", "deletecollection"), ("pods",)),
+    Rule(READ, ("events",)),
+    Rule(("get",), (*_STATUSES, "pods/log")),
+    Rule(("get", "create"), STREAMS),
+)
+_ADMIN = (
+    *_MEMBER,
+    Rule(READ + WRITE, ("rolebindings.rbac.authorization.k8s.io", "serviceaccounts")),
+    # Cluster-scoped: these count only through a ClusterRoleBinding.
+    Rule(
+        READ + WRITE,
+        (
+            "namespaces", "queues.windlass.dev", "priorityclasses.scheduling.k8s.io",
+            "clusterrolebindings.rbac.authorization.k8s.io",
+        ),
+    ),
+    Rule((*READ, "update", "patch"), ("nodes",)),
+)  # fmt: skip
+
+ROLES: dict[str, tuple[Rule, ...]] = {
+    "windlass-admin": _ADMIN,
+    "windlass-member": _MEMBER,
+    "windlass-viewer": _VIEWER,
+}
+EVERYONE = (
+    Rule(READ, ("queues.windlass.dev", "nodes", "priorityclasses.scheduling.k8s.io")),
+    Rule(
+        ("create",),
+        (
+            "selfsubjectreviews.authentication.k8s.io",
+            "selfsubjectaccessreviews.authorization.k8s.io",
+            "selfsubjectrulesreviews.authorization.k8s.io",
+        ),
+    ),
+)  # fmt: skip
+OPEN_PATHS = ("/api", "/apis", "/openapi", "/version", "/healthz", "/readyz", "/livez")
+"""Paths outside the objects that every authenticated caller may read."""
+
+_NODE_ANYWHERE = (
+    Rule(READ, ("configmaps", "services", "namespaces", "serviceaccounts")),
+    Rule(("create", "update", "patch"), ("events",)),
+)
+_NODE_OWN = (
+    Rule(("create", "get", "update", "patch"), ("nodes", "leases.coordination.k8s.io")),
+    Rule(("get", "update", "patch"), ("nodes/status",)),
+)
+_NODE_PODS = (
+    Rule((*READ, "delete"), ("pods",)),
+    Rule(("get", "update", "patch"), ("pods/status",)),
+)
+
+
+@dataclasses.dataclass(slots=True)
+class Bindings:
+    """Who holds which role where; "" as a namespace means everywhere. Filled by watches."""
+
+    _bindings: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = dataclasses.field(
+        default_factory=dict
+    )
+    _held: dict[str, dict[str, set[str]]] | None = None
+
+    def put(self, namespace: str, name: str, obj: dict[str, Any]) -> None:
+        role = obj.get("roleRef") or {}
+        known = role.get("kind") == "ClusterRole" and role.get("name") in ROLES
+        subjects = tuple(_subject(subject, namespace) for subject in obj.get("subjects") or ())
+        if known and subjects:
+            self._bindings[namespace, name] = (role["name"], subjects)
+        else:
+            self._bindings.pop((namespace, name), None)
+        self._held = None
+
+    def remove(self, namespace: str, name: str) -> None:
+        self._bindings.pop((namespace, name), None)
+        self._held = None
+
+    def roles(self, identity: Identity, namespace: str) -> set[str]:
+        """Roles held in exactly this namespace ("" for those held everywhere)."""
+        if self._held is None:
+            self._held = self._by_subject()
+        found: set[str] = set()
+        for subject in (f"User:{identity.user}", *(f"Group:{g}" for g in identity.groups)):
+            found |= self._held.get(subject, {}).get(namespace, set())
+        return found
+
+    def _by_subject(self) -> dict[str, dict[str, set[str]]]:
+        held: dict[str, dict[str, set[str]]] = {}
+        for (namespace, _), (role, subjects) in self._bindings.items():
+            for subject in subjects:
+                held.setdefault(subject, {}).setdefault(namespace, set()).add(role)
+        return held
+
+
+def allows(identity: Identity, wanted: Attributes, bindings: Bindings) -> bool:
+    """Whether the caller may do it. A node's pods need `access`'s look at the pod as well."""
+    if identity.is_master:
+        return True
+    key = wanted.key
+    if any(rule.covers(wanted.verb, key) for rule in EVERYONE):
+        return True
+    if identity.node:
+        return _node_allows(identity.node, wanted, key)
+    if key == "namespaces" and wanted.verb == "get" and bindings.roles(identity, wanted.name):
+        return True  # a name is the namespace here: people may see the room they have a role in
+    return any(
+        rule.covers(wanted.verb, key) for rule in rules_in(identity, wanted.namespace, bindings)
+    ) and not _reserved(wanted)
+
+
+def rules_in(identity: Identity, namespace: str, bindings: Bindings) -> Iterator[Rule]:
+    """What the caller's roles allow in a namespace, from bindings there and everywhere."""
+    held = bindings.roles(identity, "")
+    if namespace:
+        held = held | bindings.roles(identity, namespace)
+    for role in sorted(held):
+        yield from ROLES[role]
+
+
+def path_allowed(identity: Identity, path: str, bindings: Bindings) -> bool:
+    """Paths outside the objects. Metrics tell about everybody: only those who see everything."""
+    if identity.is_master or any(path == p or path.startswith(p + "/") for p in OPEN_PATHS):
+        return True
+    held = bindings.roles(identity, "")
+    return path == "/metrics" and bool(held & {"windlass-admin", "windlass-viewer"})
+
+
+def _reserved(wanted: Attributes) -> bool:
+    """What roles never reach: tokens are Secrets of the system's namespace, and whoever could
+    write one could become anyone."""
+    if wanted.resource == "secrets" and wanted.namespace in ("", SYSTEM_NAMESPACE):
+        return True
+    return wanted.namespace == SYSTEM_NAMESPACE and wanted.verb not in READ
+
+
+def _node_allows(node: str, wanted: Attributes, key: str) -> bool:
+    verb = wanted.verb
+    if key == "secrets":
+        return verb in READ and wanted.namespace not in ("", SYSTEM_NAMESPACE)
+    if any(rule.covers(verb, key) for rule in _NODE_ANYWHERE):
+        return True
+    if any(rule.covers(verb, key) for rule in _NODE_PODS):
+        selected = f"spec.nodeName={node}" in wanted.field_selector.replace("==", "=").split(",")
+        return bool(wanted.name) or selected
+    own = wanted.name == node or (verb == "create" and not wanted.name)
+    return own and any(rule.covers(verb, key) for rule in _NODE_OWN)
+
+
+def _subject(subject: dict[str, Any], namespace: str) -> str:
+    kind, name = subject.get("kind", ""), subject.get("name", "")
+    if kind == "ServiceAccount":
+        return f"User:system:serviceaccount:{subject.get('namespace') or namespace}:{name}"
+    return f"{kind}:{name}"

@@ -1,0 +1,155 @@
+"""Answers that stay open: watches and followed logs.
+
+Each is written by its request's own task. A reader that does not keep up makes that task wait
+(`write` drains), never anyone else; what it has not read stays in the store, not in memory. All
+of them end cleanly when their time is up, when the client is gone and when the server stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+from aiohttp import web
+
+from windlass.store import errors
+from windlass.store.embedded.requests import RawEvent
+
+LONGEST_SECONDS = (1800, 3600)
+"""Without timeoutSeconds a watch ends somewhere in here, so that they do not all end at once."""
+_LOOK_SECONDS = 2.0
+_CLOSING_SECONDS = 2.0
+
+Encode = Callable[[list[RawEvent]], bytes]
+"""A batch of events as lines."""
+
+
+class Streams:
+    """All open streams of a server."""
+
+    def __init__(self) -> None:
+        self._open: dict[asyncio.Timeout, web.BaseRequest] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    async def serve(
+        self,
+        request: web.BaseRequest,
+        pieces: AsyncIterator[bytes],
+        content_type: str,
+        seconds: float | None,
+    ) -> web.StreamResponse:
+        """Writes the pieces until they end or the time is up. Errors that come at once are
+        raised, so that they can be answered properly; later ones are the pieces' to tell."""
+        first = asyncio.ensure_future(_next(pieces))
+        await asyncio.sleep(0)  # lets the source check what was asked
+        if first.done() and (problem := first.exception()) is not None:
+            raise problem
+        response = web.StreamResponse(headers={"Content-Type": content_type})
+        try:
+            await response.prepare(request)
+            await self._pump(request, response, first, pieces, seconds)
+        except ConnectionError:
+            pass  # the client is gone; it will come back and resume
+        finally:
+            first.cancel()
+            if (close := getattr(pieces, "aclose", None)) is not None:
+                with contextlib.suppress(asyncio.CancelledError, Exception):
+                    await close()
+        return response
+
+    async def stop(self) -> None:
+        """Ends every stream as if its time were up."""
+        self._stopping = True
+        now = asyncio.get_running_loop().time()
+        for timeout in list(self._open):
+            timeout.reschedule(now)
+        if self._looking is not None:
+            self._looking.cancel()
+
+    async def _pump(
+        self,
+        request: web.BaseRequest,
+        response: web.StreamResponse,
+        first: asyncio.Future[bytes | None],
+        pieces: AsyncIterator[bytes],
+        seconds: float | None,
+    ) -> None:
+        if seconds is None:
+            seconds = random.uniform(*LONGEST_SECONDS)  # noqa: S311 (spreads load, no secret)
+        timeout = asyncio.timeout(0 if self._stopping else seconds)
+        try:
+            async with timeout:
+                self._register(timeout, request)
+                piece = await first
+                while piece is not None:
+                    await response.write(piece)
+                    piece = await _next(pieces)
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+        finally:
+            self._open.pop(timeout, None)
+        await _finish(request, response)
+
+    def _register(self, timeout: asyncio.Timeout, request: web.BaseRequest) -> None:
+        self._open[timeout] = request
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look_for_the_gone())
+
+    async def _look_for_the_gone(self) -> None:
+        """Nothing tells a quiet watch that its client went away, so somebody looks."""
+        loop = asyncio.get_running_loop()
+        while self._open:
+            await asyncio.sleep(_LOOK_SECONDS)
+            for timeout, request in list(self._open.items()):
+                transport = request.transport
+                if transport is None or transport.is_closing():
+                    timeout.reschedule(loop.time())
+
+
+async def watch_lines(
+    batches: AsyncIterator[list[RawEvent]], encode: Encode
+) -> AsyncIterator[bytes]:
+    """Events as the lines of a watch. History that is gone is told inside, as Kubernetes does."""
+    try:
+        async for batch in batches:
+            if batch:
+                yield encode(batch)
+    except errors.Gone as problem:
+        status = msgspec.json.encode(problem.to_status())
+        yield b'{"type":"ERROR","object":' + status + b"}\n"
+    finally:
+        if (close := getattr(batches, "aclose", None)) is not None:
+            await close()
+
+
+def plain_lines(batch: list[RawEvent]) -> bytes:
+    return b"".join([_HEADS[event.type] + event.data + b"}\n" for event in batch])
+
+
+def converted_lines(batch: list[RawEvent], convert: Callable[[RawEvent], bytes]) -> bytes:
+    return b"".join([_HEADS[event.type] + convert(event) + b"}\n" for event in batch])
+
+
+_HEADS = {
+    name: b'{"type":"%b","object":' % name.encode()
+    for name in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK")
+}
+
+
+async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(pieces, None)
+
+
+async def _finish(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """The last chunk; a client that does not read is not waited for long."""
+    try:
+        async with asyncio.timeout(_CLOSING_SECONDS):
+            await response.write_eof()
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()

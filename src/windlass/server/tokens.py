@@ -1,0 +1,157 @@
+"""Bearer tokens: made, stored as hashes, found again.
+
+A token is `wl_<id>_<43 url-safe characters>`; its Secret (type `windlass.dev/token`, namespace
+`windlass-system`, named by the id) holds only the SHA-256 of it, the user, groups and expiry. The
+32 random bytes cannot be guessed, so a slow hash would add nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import datetime
+import hashlib
+import hmac
+import secrets
+import time
+from typing import Any
+
+import msgspec
+
+from windlass.kinds import kubernetes, times
+from windlass.server.identity import AUTHENTICATED, SYSTEM_NAMESPACE, Identity
+from windlass.store import errors
+from windlass.store.embedded.api import Api
+from windlass.store.embedded.requests import DeleteOptions, WriteOptions
+
+TOKEN_TYPE = "windlass.dev/token"  # noqa: S105 (a type, not a secret)
+LAST_USED = "windlass.dev/last-used"
+SERVER_USER = "system:windlass-server"
+_USED_EVERY_SECONDS = 60.0
+
+
+@dataclasses.dataclass(slots=True)
+class Record:
+    """What the server knows of one token."""
+
+    hash: str
+    identity: Identity
+    expires: float | None
+    noted: float = float("-inf")
+    """When its last use was last written down, by the monotonic clock."""
+
+
+class Tokens:
+    """All tokens by their id. Filled by a watch; `put` and `remove` are the watch's."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._records: dict[str, Record] = {}
+
+    def put(self, namespace: str, name: str, obj: dict[str, Any]) -> None:
+        record = read_record(obj) if namespace == SYSTEM_NAMESPACE else None
+        old = self._records.get(name)
+        if record is None:
+            self._records.pop(name, None)
+            return
+        if old is not None:
+            record.noted = old.noted
+        self._records[name] = record
+
+    def remove(self, namespace: str, name: str) -> None:
+        if namespace == SYSTEM_NAMESPACE:
+            self._records.pop(name, None)
+
+    async def identify(self, token: str) -> tuple[Identity, str] | None:
+        """Whose token it is and, once a minute, the id whose use should be written down."""
+        token_id = _id_of(token)
+        if not token_id:
+            return None
+        record = self._records.get(token_id) or await self._fetch(token_id)
+        if record is None or not hmac.compare_digest(record.hash, _hash(token)):
+            return None
+        if record.expires is not None and time.time() >= record.expires:
+            return None
+        now = time.monotonic()
+        if now - record.noted < _USED_EVERY_SECONDS:
+            return record.identity, ""
+        record.noted = now
+        return record.identity, token_id
+
+    async def note_use(self, token_id: str) -> None:
+        """Writes down when the token was last used; a token that is gone meanwhile is no error."""
+        patch = {"metadata": {"annotations": {LAST_USED: times.seconds(times.now())}}}
+        try:
+            await self._api.patch(
+                kubernetes.Secret.resource, SYSTEM_NAMESPACE, token_id, patch, "merge",
+                WriteOptions(user=SERVER_USER),
+            )  # fmt: skip
+        except errors.NotFound:
+            self._records.pop(token_id, None)
+
+    async def _fetch(self, token_id: str) -> Record | None:
+        """A token that was made a moment ago may not have come through the watch yet."""
+        try:
+            data = await self._api.get(kubernetes.Secret.resource, SYSTEM_NAMESPACE, token_id)
+        except errors.ApiError:
+            return None
+        self.put(SYSTEM_NAMESPACE, token_id, msgspec.json.decode(data))
+        return self._records.get(token_id)
+
+
+async def create_token(
+    api: Api, user: str, groups: tuple[str, ...] = (), ttl: datetime.timedelta | None = None
+) -> str:
+    """A new token for a user. This is the only time it is seen: the store keeps its hash."""
+    token_id = secrets.token_hex(6)
+    token = f"wl_{token_id}_{secrets.token_urlsafe(32)}"
+    content = {"hash": _hash(token), "user": user, "groups": ",".join(groups)}
+    if ttl is not None:
+        content["expires"] = times.seconds(times.now() + ttl)
+    body = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": TOKEN_TYPE,
+        "metadata": {"name": token_id, "namespace": SYSTEM_NAMESPACE},
+        "data": {key: base64.b64encode(value.encode()).decode() for key, value in content.items()},
+    }
+    await api.create(
+        kubernetes.Secret.resource, SYSTEM_NAMESPACE, body, WriteOptions(user=SERVER_USER)
+    )
+    return token
+
+
+async def revoke_token(api: Api, token_id: str) -> None:
+    """Ends a token by its id (the part between the underscores)."""
+    await api.delete(kubernetes.Secret.resource, SYSTEM_NAMESPACE, token_id, DeleteOptions())
+
+
+def read_record(obj: dict[str, Any]) -> Record | None:
+    """The token a Secret describes; None if it is no token or cannot be read (it then opens
+    nothing)."""
+    if obj.get("type") != TOKEN_TYPE:
+        return None
+    try:
+        data = {
+            key: base64.b64decode(value, validate=True).decode()
+            for key, value in (obj.get("data") or {}).items()
+        }
+        expires = data.get("expires")
+        until = times.parse(expires).timestamp() if expires else None
+    except (binascii.Error, ValueError, TypeError):
+        return None
+    if not data.get("hash") or not data.get("user"):
+        return None
+    groups = tuple(group for group in data.get("groups", "").split(",") if group)
+    return Record(data["hash"], Identity(data["user"], (*groups, AUTHENTICATED)), until)
+
+
+def _id_of(token: str) -> str:
+    parts = token.split("_", 2)
+    well_formed = len(parts) == 3 and parts[0] == "wl" and parts[1].isalnum() and token.isascii()
+    return parts[1] if well_formed and len(token) <= 256 else ""
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
