@@ -50,11 +50,11 @@ def checked_body(kind: type[Object], body: Any, namespace: str, options: WriteOp
             raise errors.BadRequest(
                 f"{field} in the data ({str(found)[:80]}) does not match the expected ({wanted})"
             )
-    body = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
-    body["metadata"] = _checked_metadata(resource, body.get("metadata"), namespace)
-    body, unknown = validation.prune(kind, body)
+    whole: Json = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
+    whole["metadata"] = _checked_metadata(resource, body.get("metadata"), namespace)
+    pruned, unknown = validation.prune(kind, whole)
     _report_unknown(unknown, options)
-    return body
+    return pruned
 
 
 def _checked_metadata(resource: Resource, metadata: Any, namespace: str) -> Json:
@@ -65,18 +65,14 @@ def _checked_metadata(resource: Resource, metadata: Any, namespace: str) -> Json
     for field in ("name", "generateName", "namespace", "uid", "resourceVersion"):
         if not isinstance(metadata.get(field, ""), str | None):
             raise errors.BadRequest(f"metadata.{field} must be a string")
-    metadata = {key: value for key, value in metadata.items() if value is not None}
-    named = metadata.get("namespace")
+    given: Json = {key: value for key, value in metadata.items() if value is not None}
+    named = given.pop("namespace", "")
     if resource.namespaced and named and named != namespace:
         raise errors.BadRequest(
             f"the namespace of the provided object ({named[:80]}) does not match the namespace "
             f"sent on the request ({namespace})"
         )
-    if resource.namespaced:
-        metadata["namespace"] = namespace
-    else:
-        metadata.pop("namespace", None)
-    return metadata
+    return given | {"namespace": namespace} if resource.namespaced else given
 
 
 def _report_unknown(unknown: list[str], options: WriteOptions) -> None:
