@@ -15,7 +15,7 @@ import msgspec
 from windlass.kinds import kubernetes
 from windlass.server import roles
 from windlass.server.follow import Follower
-from windlass.server.identity import SYSTEM_NAMESPACE, Attributes, Identity
+from windlass.server.identity import AUTHENTICATED, SYSTEM_NAMESPACE, Attributes, Identity
 from windlass.server.tokens import Tokens
 from windlass.store import errors
 from windlass.store.embedded.api import Api
@@ -98,6 +98,13 @@ class Access:
             await self._tokens.note_use(token_id)
         except errors.ApiError as problem:
             _log.warning("the use of token %s was not written down: %s", token_id, problem.message)
+
+
+def acting_as(identity: Identity, user: str, groups: list[str]) -> Identity:
+    """`kubectl --as`: those who may do everything may look through another's eyes."""
+    if not identity.is_master or not user:
+        raise refusal(identity, Attributes("impersonate", resource="users", name=user))
+    return Identity(user, (*groups, AUTHENTICATED))
 
 
 def refusal(identity: Identity, wanted: Attributes, why: str = "") -> errors.Forbidden:

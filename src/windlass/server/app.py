@@ -18,7 +18,7 @@ from aiohttp import web
 
 import windlass
 from windlass.server import bodies, discovery, openapi, paths, queries, reviews
-from windlass.server.access import Access
+from windlass.server.access import Access, acting_as
 from windlass.server.audit import AuditLog, Record, timestamp
 from windlass.server.identity import Attributes, Identity
 from windlass.server.metrics import Metrics
@@ -33,6 +33,7 @@ _log = logging.getLogger(__name__)
 _HEALTH = ("/healthz", "/readyz", "/livez")
 _COLLECTION_VERBS = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
 _OBJECT_VERBS = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _READS = frozenset({"get", "list", "watch"})
 _REFUSED = frozenset({401, 403})
 
@@ -93,9 +94,14 @@ class App:
         path = request.rel_url.raw_path
         if path in _HEALTH or path == "/version":
             return self._open_to_all(request, path)
-        seen.identity = identity = await self._access.authenticate(
-            request.headers.get("Authorization")
-        )
+        headers = request.headers
+        identity = await self._access.authenticate(headers.get("Authorization"))
+        if "Impersonate-User" in headers:
+            seen.by = identity.user
+            identity = acting_as(
+                identity, headers["Impersonate-User"], headers.getall("Impersonate-Group", [])
+            )
+        seen.identity = identity
         target = paths.parse(path)
         if target is None:
             return self._outside_objects(request, identity, path)
@@ -129,7 +135,7 @@ class App:
         self._access.authorize_path(identity, path)
         if path == "/metrics":
             _only_get(request)
-            return web.Response(text=self.metrics.render(), content_type="text/plain")
+            return web.Response(text=self.metrics.registry.render(), content_type="text/plain")
         if path.startswith("/openapi/"):
             _only_get(request)
             return _bytes_response(openapi.document(path), "application/json")
@@ -167,15 +173,16 @@ async def stop_app(app: App) -> None:
 class _Seen:
     """What is known of a request by the time it is answered, for metrics and audit."""
 
-    __slots__ = ("call", "identity", "reason", "request", "resource", "verb")
+    __slots__ = ("by", "call", "identity", "reason", "request", "resource", "verb")
 
     def __init__(self, request: web.BaseRequest) -> None:
         self.request = request
         self.identity: Identity | None = None
         self.call: Call | None = None
-        self.verb = request.method.lower()
+        self.verb = request.method.lower() if request.method in _METHODS else "other"
         self.resource = ""
         self.reason = ""
+        self.by = ""
 
     def note(self, call: Call) -> None:
         self.call = call
@@ -194,10 +201,11 @@ class _Seen:
             resource=self.resource,
             subresource=target.subresource if target else "",
             namespace=target.namespace if target else "",
-            name=target.name if target else "",
+            name=target.name or self.call.created if target and self.call else "",
             path="" if target else self.request.path[:200],
             dry_run=bool(query) and query.get("dryRun") == "All",
             reason=self.reason,
+            by=self.by,
         )
 
 

@@ -37,6 +37,8 @@ class Record(msgspec.Struct, rename="camel", omit_defaults=True):
     path: str = ""
     dry_run: bool = False
     reason: str = ""
+    by: str = ""
+    """Who acted in the user's name (`kubectl --as`)."""
 
 
 class AuditLog:

@@ -119,7 +119,7 @@ async def serve(options: Options) -> None:
 async def _until_stopped(
     options: Options, api: Api, app: App, url: str, stop: asyncio.Event
 ) -> None:
-    running = services.services(api) if options.controllers else []
+    running = services.services(api, app.metrics.registry) if options.controllers else []
     tasks = [asyncio.create_task(service.run()) for service in running]
     described = options.state / "server.json"
     _describe(described, url)

@@ -40,6 +40,8 @@ class Call:
     query: queries.Query
     identity: Identity
     form: Form = negotiation.PLAIN
+    created: str = ""
+    """The name of what was created."""
 
 
 class Objects:
@@ -96,14 +98,13 @@ class Objects:
         if call.form.encoding != "json":
             raise errors.NotAcceptable("a watch is served as application/json only")
         lines = streams.watch_lines(batches, _event_encoder(call))
-        watches = self._metrics.watches
-        watches[target.resource.key] += 1
+        self._metrics.watching(target.resource.key, 1)
         try:
             return await self._streams.serve(
                 call.request, lines, "application/json", seconds if seconds else None
             )
         finally:
-            watches[target.resource.key] -= 1
+            self._metrics.watching(target.resource.key, -1)
 
     # --- writing
 
@@ -112,6 +113,7 @@ class Objects:
         body = await bodies.read_object(call.request, strict=options.field_validation == "Strict")
         admission.admit_create(call.identity, target.resource, body)
         data = await self._api.create(target.resource, target.namespace, body, options)
+        call.created = tables.head(data).name
         return _one(call, data, 201, options)
 
     async def _update(self, call: Call) -> web.Response:
@@ -147,8 +149,8 @@ class Objects:
         data, gone = await self._api.delete(target.resource, target.namespace, target.name, options)
         if not gone or target.resource.graceful:
             return _one(call, data)
-        uid = msgspec.json.decode(data)["metadata"]["uid"]
-        details = {"name": target.name, "kind": target.resource.plural, "uid": uid}
+        details = {"name": target.name, "kind": target.resource.plural}
+        details["uid"] = tables.head(data).uid
         if target.resource.group:
             details["group"] = target.resource.group
         return json_response({**_SUCCESS, "details": details})
@@ -215,7 +217,7 @@ def _one(
 ) -> web.Response:
     form = call.form
     if form.shape == "table":
-        metadata = {"resourceVersion": tables.resource_version(data)}
+        metadata = {"resourceVersion": tables.head(data).resource_version}
         data = _table(call, [data], metadata)
     elif form.shape == "partial":
         data = tables.partial(data, form.version)
@@ -286,7 +288,7 @@ class _TableEvents:
             [] if event.type == "BOOKMARK" else [event.data],
             version=self._version,
             include=self._include,
-            metadata={"resourceVersion": tables.resource_version(event.data)},
+            metadata={"resourceVersion": tables.head(event.data).resource_version},
             now=times.now(),
             with_columns=with_columns,
         )

@@ -82,7 +82,9 @@ def _all_rules(spec: dict[str, Any], identity: Identity, access: Access) -> dict
         held = roles.rules_in(
             identity, namespace if isinstance(namespace, str) else "", access.bindings
         )
-        resource_rules = [_described(rule) for rule in (*roles.EVERYONE, *held)]
+        resource_rules = [
+            described for rule in (*roles.EVERYONE, *held) for described in _described(rule)
+        ]
         urls = [url for path in roles.OPEN_PATHS for url in (path, f"{path}/*")]
         paths = [{"verbs": ["get"], "nonResourceURLs": urls}]
     return {
@@ -98,11 +100,15 @@ def _all_rules(spec: dict[str, Any], identity: Identity, access: Access) -> dict
     }
 
 
-def _described(rule: roles.Rule) -> dict[str, list[str]]:
-    groups, resources = set(), []
+def _described(rule: roles.Rule) -> list[dict[str, list[str]]]:
+    """A rule the way RBAC writes it: one per API group."""
+    by_group: dict[str, list[str]] = {}
     for key in rule.resources:
         full, _, subresource = key.partition("/")
         plural, _, group = full.partition(".")
-        groups.add(group)
-        resources.append(f"{plural}/{subresource}" if subresource else plural)
-    return {"verbs": list(rule.verbs), "apiGroups": sorted(groups), "resources": resources}
+        name = f"{plural}/{subresource}" if subresource else plural
+        by_group.setdefault(group, []).append(name)
+    return [
+        {"verbs": list(rule.verbs), "apiGroups": [group], "resources": names}
+        for group, names in by_group.items()
+    ]

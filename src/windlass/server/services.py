@@ -8,8 +8,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from windlass.control.metrics import Registry
 from windlass.store.embedded.api import Api
 from windlass.store.embedded.client import EmbeddedStore
+
+IDENTITY = "embedded-server"
+"""The lock on the state folder makes it unique; the same after a restart, so that the new process
+leads at once."""
 
 
 class Service(Protocol):
@@ -18,5 +23,7 @@ class Service(Protocol):
         ...
 
 
-def services(api: Api) -> list[Service]:
-    return []
+def services(api: Api, registry: Registry) -> list[Service]:
+    from windlass.control import manager
+
+    return list(manager.build(EmbeddedStore(api), identity=IDENTITY, registry=registry))

@@ -59,9 +59,16 @@ def partial(data: bytes, version: str) -> bytes:
     )  # fmt: skip
 
 
-def resource_version(data: bytes) -> str:
-    """The resourceVersion inside an encoded object."""
-    return _version_decoder.decode(data).metadata.resource_version
+class Head(msgspec.Struct, rename="camel"):
+    """What answers need to know of an encoded object."""
+
+    name: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+
+def head(data: bytes) -> Head:
+    return _head_decoder.decode(data).metadata
 
 
 def human_age(timestamp: str, now: datetime.datetime) -> str:
@@ -102,16 +109,12 @@ class _RawMetadata(msgspec.Struct):
     metadata: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class _Version(msgspec.Struct, rename="camel"):
-    resource_version: str = ""
-
-
-class _Versioned(msgspec.Struct):
-    metadata: _Version = msgspec.field(default_factory=_Version)
+class _Headed(msgspec.Struct):
+    metadata: Head = msgspec.field(default_factory=Head)
 
 
 _metadata_decoder = msgspec.json.Decoder(_RawMetadata)
-_version_decoder = msgspec.json.Decoder(_Versioned)
+_head_decoder = msgspec.json.Decoder(_Headed)
 
 
 def _row(
