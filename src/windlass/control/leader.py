@@ -30,7 +30,7 @@ T = TypeVar("T", bound=meta.Object)
 _TROUBLE = (errors.ApiError, OSError, TimeoutError)
 
 
-class LeadershipLostError(Exception):
+class LeadershipLostError(errors.Unavailable):
     """A write was refused because the term may have ended; whoever leads now will do it."""
 
 
@@ -76,7 +76,11 @@ class Term:
 
 
 class Election:
-    """A candidate for one lease."""
+    """A candidate for one lease.
+
+    No two live candidates may share an identity: who finds the lease under its own takes it at
+    once, as the one that held it must be its own former life.
+    """
 
     def __init__(
         self,
@@ -162,7 +166,7 @@ class Election:
         return self._begin(epoch, started)
 
     def _is_free(self, spec: kubernetes.LeaseSpec) -> bool:
-        if not spec.holder_identity:
+        if spec.holder_identity in (None, "", self.identity):
             return True
         record = (spec.holder_identity, spec.renew_time, spec.acquire_time, spec.lease_transitions)
         now = self._clock()

@@ -2,8 +2,8 @@ import asyncio
 import logging
 
 import pytest
-from tests.unit.control.timers import HandTimers
 
+from tests.unit.control.timers import HandTimers
 from windlass.control import metrics, runtime
 from windlass.store import errors
 

@@ -4,8 +4,8 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.control.timers import HandTimers
 
+from tests.unit.control.timers import HandTimers
 from windlass.control.workqueue import Backoff, WorkQueue
 
 
