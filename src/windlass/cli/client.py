@@ -133,4 +133,6 @@ def _sentence(text: str) -> str:
     text = text.strip()
     if not text:
         return text
-    return text[0].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+    if text.split()[0].isalpha():  # the name of a thing stays as it is
+        text = text[0].upper() + text[1:]
+    return text + ("" if text.endswith((".", "!", "?")) else ".")

@@ -10,7 +10,7 @@ import click
 
 from windlass.cli import base, client, exits, rows, words
 from windlass.cli.output import Output, flush
-from windlass.kinds import wire
+from windlass.kinds import validation, wire
 from windlass.kinds.meta import Object
 from windlass.sdk import watching
 
@@ -121,7 +121,8 @@ async def _follow(session: client.Session, query: Query, printer: Printer) -> No
     async with contextlib.aclosing(stream) as changes:
         async for change, obj in changes:
             if not query.names or obj.name in query.names:
-                printer.print_change(change, wire.to_dict(obj))
+                # Structs leave out what equals its default; people want to see it.
+                printer.print_change(change, validation.defaulted(query.kind, wire.to_dict(obj)))
 
 
 class Printer:

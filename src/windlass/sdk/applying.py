@@ -66,9 +66,19 @@ def three_way(last: Any, current: dict[str, Any], wanted: dict[str, Any]) -> dic
         if isinstance(value, dict) and isinstance(have, dict):
             if inner := three_way(last.get(key), have, value):
                 patch[key] = inner
-        elif have != value or type(have) is not type(value):
+        elif not _holds(last.get(key), have, value):
             patch[key] = value
     return patch
+
+
+def _holds(last: Any, have: Any, wanted: Any) -> bool:
+    """Whether nothing has to change. Elements of a list may have grown defaults on the server."""
+    if isinstance(wanted, dict) and isinstance(have, dict):
+        return not three_way(last, have, wanted)
+    if isinstance(wanted, list) and isinstance(have, list):
+        before = last if isinstance(last, list) and len(last) == len(wanted) else wanted
+        return len(have) == len(wanted) and all(map(_holds, before, have, wanted))
+    return have == wanted and type(have) is type(wanted)
 
 
 async def _change(
