@@ -63,7 +63,7 @@ def fill(node: Node, value: Any) -> Any:
 
 
 def has_null(value: Any) -> bool:
-    """Whether null stands anywhere inside: the structs would take it for absence, a CRD refuses it."""
+    """Whether null stands anywhere inside: structs take it for absence, a CRD refuses it."""
     if isinstance(value, dict):
         return any(inner is None or has_null(inner) for inner in value.values())
     if isinstance(value, list):
