@@ -81,13 +81,19 @@ class ControlPlane:
         self._others: list[Process] = []
 
     @classmethod
-    def start(cls, **options: Any) -> ControlPlane:
-        """A control plane that answers; options as of the constructor."""
+    def start(cls, crds: Path | None = None, **options: Any) -> ControlPlane:
+        """A control plane that answers; options as of the constructor.
+
+        Controllers know the kinds of `crds` from their start: the garbage collector looks for
+        kinds that come later only every 30 seconds.
+        """
         plane = cls(**options)
         try:
             plane.etcd.start()
             plane.etcd.wait_ready(plane._etcd_ready)
             plane._start_apiserver()
+            if crds is not None:
+                plane.install_crds(crds)
             if plane._with_controllers:
                 plane.controller_manager.start()
                 plane.controller_manager.wait_ready(plane._controllers_ready)
@@ -274,7 +280,7 @@ class ControlPlane:
             f"--kubelet-client-certificate={kubelet_certificate}",
             f"--kubelet-client-key={kubelet_key}",
             "--kubelet-preferred-address-types=InternalIP", "--authorization-mode=Node,RBAC",
-            "--allow-privileged=true", "--event-ttl=10m",
+            "--allow-privileged=true", "--event-ttl=10m", "--anonymous-auth=false",
             "--max-requests-inflight=3000", "--max-mutating-requests-inflight=1000",
             *self._aggregation_flags(), *self._audit_flags(), *self._extra_flags[0],
         ]  # fmt: skip

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,11 +18,21 @@ from tests.harness.processes import Process
 class EmbeddedServer:
     """`python -m windlass.server` on a state folder; survives any number of restarts."""
 
-    def __init__(self, state: Path, *, flags: Sequence[str] = ("--no-controllers",)) -> None:
+    def __init__(
+        self,
+        state: Path,
+        *,
+        flags: Sequence[str] = ("--no-controllers",),
+        module: str = "windlass.server",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """`module` and `environment` (added to our own) let a test start it on a faulty disk."""
         self.state = state
         self.kubeconfig = state / "kubeconfig"
         state.mkdir(parents=True, exist_ok=True)
         self._flags = tuple(flags)
+        self._module = module
+        self.environment = dict(environment or {})
         self._listen = "127.0.0.1:0"
         self._process: Process | None = None
 
@@ -53,10 +63,10 @@ class EmbeddedServer:
 
     def launch(self) -> None:
         """Starts the process; returns when it answers. The port stays the same from then on."""
-        command: list[str | Path] = [sys.executable, "-m", "windlass.server", "--state", self.state]
+        command: list[str | Path] = [sys.executable, "-m", self._module, "--state", self.state]
         command += ["--listen", self._listen, *self._flags]
         log = self.state / "test-server.log"
-        self._process = Process("windlass.server", command, log, os.environ)
+        self._process = Process("windlass.server", command, log, os.environ | self.environment)
         self._process.start()
         self._process.wait_ready(self._ready)
         self._listen = self.url.rsplit("/", 1)[-1]

@@ -58,17 +58,10 @@ def kubernetes_binaries() -> Path:
 
 
 @pytest.fixture(scope="session")
-def bare_control_plane(kubernetes_binaries: Path) -> Iterator[ControlPlane]:
-    """A real control plane with nothing of Windlass in it."""
-    with ControlPlane.start(users=USERS) as plane:
-        yield plane
-
-
-@pytest.fixture(scope="session")
-def control_plane(bare_control_plane: ControlPlane) -> ControlPlane:
+def control_plane(kubernetes_binaries: Path) -> Iterator[ControlPlane]:
     """A real control plane that serves Windlass' own kinds."""
-    bare_control_plane.install_crds(CRDS)
-    return bare_control_plane
+    with ControlPlane.start(users=USERS, crds=CRDS) as plane:
+        yield plane
 
 
 @pytest.fixture(scope="session")
