@@ -1,0 +1,143 @@
+"""What is refused, where and in which words; what is filled in; what is dropped."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.kinds import cases
+from tests.unit.kinds.cases import Json
+from windlass.kinds import run, validation
+from windlass.kinds.problems import Problem
+
+
+def problems_of(value: Json, old: Json | None = None) -> list[Problem]:
+    """As the embedded server does it: prune, fill in, validate."""
+    kind = cases.KINDS[value["kind"]]
+    prepared = [
+        None if one is None else validation.defaulted(kind, validation.prune(kind, one)[0])
+        for one in (value, old)
+    ]
+    assert prepared[0] is not None
+    return validation.validate(kind, prepared[0], prepared[1])
+
+
+@pytest.mark.parametrize("name", cases.GOOD)
+def test_good_objects_are_accepted(name: str) -> None:
+    assert [str(problem) for problem in problems_of(cases.GOOD[name])] == []
+
+
+@pytest.mark.parametrize("name", cases.BAD)
+def test_bad_objects_are_refused_at_their_field_with_a_remedy(name: str) -> None:
+    bad = cases.BAD[name]
+    found = {problem.path: problem.message for problem in problems_of(bad.value)}
+    assert bad.path in found, found
+    assert bad.words in found[bad.path]
+
+
+@pytest.mark.parametrize("name", cases.CHANGES)
+def test_only_some_fields_may_change(name: str) -> None:
+    old, new, path = cases.CHANGES[name]
+    assert [problem.path for problem in problems_of(new, old)] == ([path] if path else [])
+
+
+def test_all_problems_are_told_at_once() -> None:
+    value = cases.run_object(priority=-1, framework="x", roles=[{"command": "ls", "replicas": 0}])
+    assert {problem.path for problem in problems_of(value)} == {
+        "spec.priority", "spec.framework", "spec.roles[0].command", "spec.roles[0].replicas",
+    }  # fmt: skip
+
+
+def test_a_problem_says_where_what_was_found_and_what_is_allowed() -> None:
+    [problem] = problems_of(cases.role(replicas=0))
+    assert str(problem) == "spec.roles[0].replicas: Invalid value: 0: must be at least 1"
+    assert problem.value == 0
+    assert problem.reason == "FieldValueInvalid"
+
+
+def test_unknown_fields_are_dropped_and_the_nearest_name_is_offered() -> None:
+    value = cases.role(replica=3, resources={"cpus": 1}) | {"extra": 1}
+    value["metadata"]["lables"] = {}
+    kept, unknown = validation.prune(run.Run, value)
+    assert unknown == [
+        'unknown field "metadata.lables": did you mean labels?',
+        'unknown field "spec.roles[0].replica": did you mean replicas?',
+        'unknown field "spec.roles[0].resources.cpus": did you mean cpu?',
+        'unknown field "extra"',
+    ]
+    assert kept["spec"]["roles"] == [{"command": ["true"], "resources": {}}]
+    assert "extra" not in kept
+    assert "replica" in value["spec"]["roles"][0], "the input stays as it was"
+
+
+def test_names_that_users_choose_are_not_unknown_fields() -> None:
+    value = cases.role(env={"ANY": "x"}) | {"metadata": {"name": "a", "managedFields": []}}
+    assert validation.prune(run.Run, value) == (value, [])
+
+
+def test_defaults_are_written_into_the_object() -> None:
+    filled = validation.defaulted(run.Run, cases.run_object())
+    assert filled["spec"] == {
+        "roles": [
+            {
+                "name": "worker", "command": ["true"], "replicas": 1, "resize": "restart",
+                "resources": {"cpu": "1", "memory": "1Gi", "shm": "auto"},
+            }
+        ],
+        "priority": 50, "preemptible": True, "framework": "process", "restart": "run",
+        "placement": {"gang": True, "pack": "binpack"},
+        "retries": {"limit": 3, "causes": ["NodeLost", "Preempted"]},
+        "checkpoint": {"signal": "SIGTERM", "grace": "30s"},
+    }  # fmt: skip
+    assert "status" not in filled
+
+
+def test_null_means_the_default_where_there_is_one() -> None:
+    value = cases.run_object(priority=None, placement=None)
+    assert problems_of(value) == []
+    assert validation.defaulted(run.Run, value)["spec"]["priority"] == 50
+    assert [p.path for p in problems_of(cases.run_object(queue=None))] == ["spec.queue"]
+
+
+def test_defaulting_shares_nothing_between_objects() -> None:
+    first = validation.defaulted(run.Run, cases.run_object())
+    first["spec"]["retries"]["causes"].append("Failed")
+    first["spec"]["placement"]["pack"] = "spread"
+    second = validation.defaulted(run.Run, cases.run_object())
+    assert second["spec"]["retries"]["causes"] == ["NodeLost", "Preempted"]
+    assert second["spec"]["placement"]["pack"] == "binpack"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["name", "spec", "roles", "command", "metadata", "status", "devices",
+                             "share", "lend", "guarantee", "x"]),
+            inner, max_size=4,
+        )
+    ),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(st.sampled_from(sorted(cases.KINDS)), st.dictionaries(
+    st.sampled_from(["metadata", "spec", "status", "other"]), JSON))  # fmt: skip
+def test_any_json_is_judged_without_failing_and_without_changing_it(kind: str, value: Json) -> None:
+    before = copy.deepcopy(value)
+    problems = problems_of({"kind": kind} | value)
+    assert value == before
+    assert all(problem.message for problem in problems)
+
+
+@given(st.sampled_from(sorted(cases.GOOD)))
+def test_defaulting_and_pruning_twice_changes_nothing_more(name: str) -> None:
+    value = cases.GOOD[name]
+    kind = cases.KINDS[value["kind"]]
+    once = validation.defaulted(kind, validation.prune(kind, value)[0])
+    assert validation.defaulted(kind, once) == once
+    assert validation.prune(kind, once) == (once, [])
