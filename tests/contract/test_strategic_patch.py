@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.contract.objects import Json, config_map, core, ok, pod, refused
+from tests.contract.objects import Json, config_map, core, ok, owned_by, pod, refused
 from tests.harness.rest import Rest
 
 
@@ -52,10 +52,7 @@ def test_single_values_are_deleted_from_a_list(api: Rest, ns: str) -> None:
 def test_owner_references_are_matched_by_uid(api: Rest, ns: str) -> None:
     first = ok(api.post(core(ns, "configmaps"), config_map("first")), 201)
     second = ok(api.post(core(ns, "configmaps"), config_map("second")), 201)
-    owners = [
-        {"apiVersion": "v1", "kind": "ConfigMap", "name": o["metadata"]["name"], "uid": o["metadata"]["uid"]}
-        for o in (first, second)
-    ]  # fmt: skip
+    owners = [owned_by(first), owned_by(second)]
     ok(api.post(core(ns, "configmaps"), config_map("a", ownerReferences=[owners[0]])), 201)
     path = core(ns, "configmaps", "a")
     patched = ok(api.strategic(path, {"metadata": {"ownerReferences": [owners[1]]}}))

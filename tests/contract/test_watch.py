@@ -299,7 +299,7 @@ def test_watch_of_an_unknown_namespace_is_an_empty_stream(api: Rest) -> None:
 
 def test_watch_with_a_bad_version_is_refused(api: Rest, ns: str) -> None:
     with api.watch(core(ns, "secrets"), resourceVersion="yesterday") as watch:
-        assert watch.status in (400, 422) or next(iter(watch))["type"] == "ERROR"
+        assert watch.status >= 400
 
 
 def test_watch_of_something_that_cannot_be_selected_is_refused(api: Rest, ns: str) -> None:
