@@ -14,6 +14,7 @@ import click
 from windlass.cli import base, checking, client, exits, manifests, rows, words
 from windlass.cli.output import Output
 from windlass.kinds import wire
+from windlass.kinds.meta import Object
 from windlass.store import patches
 
 
@@ -43,28 +44,12 @@ def edit(out: Output, kind: str, name: str, target: base.Target) -> None:
     shown = {key: value for key, value in before.items() if key != "status"}
     text = rows.to_yaml(shown)
     edited = _in_editor(text, label)
-    after = manifests.parse(edited, label)
-    if edited == text or not after:
+    if edited == text or not edited.strip():
         out.say(f"{label} unchanged")
         out.result({"action": "unchanged", "object": before}, names=[label])
         return
-    patch = patches.merge_diff(shown, after[0].data)
-    if patch.get("metadata", {}).get("name") or "kind" in patch or "apiVersion" in patch:
-        raise exits.CliError(
-            f"The kind and the name of {label} cannot be changed.",
-            "Make a new object with `windlass apply`, and delete this one.",
-            exits.INVALID,
-        )
-    # Somebody may have changed it meanwhile: send it only against what was shown.
-    patch.setdefault("metadata", {})["resourceVersion"] = before["metadata"]["resourceVersion"]
-
-    async def send(session: client.Session) -> dict[str, Any]:
-        place = session.place(chosen)
-        return wire.to_dict(await session.store.patch(chosen, names[0], place, patch=patch))
-
     try:
-        checking.check([(chosen, after[0])])
-        changed = client.call(target, send)
+        changed = _send(target, chosen, shown, edited, label)
     except exits.CliError as problem:
         kept = _keep(edited)
         raise exits.CliError(
@@ -74,6 +59,35 @@ def edit(out: Output, kind: str, name: str, target: base.Target) -> None:
         ) from problem
     out.say(f"{label} edited")
     out.result({"action": "configured", "object": changed}, names=[label])
+
+
+def _send(
+    target: base.Target, kind: type[Object], shown: dict[str, Any], edited: str, label: str
+) -> dict[str, Any]:
+    """Checks the text and sends the difference, but only against what was shown."""
+    documents = manifests.parse(edited, label)
+    if len(documents) != 1:
+        raise exits.CliError("The text must hold exactly one object.", "", exits.INVALID)
+    (after,) = documents
+    patch = patches.merge_diff(shown, after.data)
+    metadata = shown["metadata"]
+    if after.data.get("metadata", {}).get("name") != metadata["name"] or {
+        "kind",
+        "apiVersion",
+    } & set(patch):
+        raise exits.CliError(
+            f"The kind and the name of {label} cannot be changed.",
+            "Make a new object with `windlass apply`, and delete this one.",
+            exits.INVALID,
+        )
+    checking.check([(kind, after)])
+    patch.setdefault("metadata", {})["resourceVersion"] = metadata["resourceVersion"]
+
+    async def send(session: client.Session) -> dict[str, Any]:
+        place = metadata.get("namespace", "")
+        return wire.to_dict(await session.store.patch(kind, metadata["name"], place, patch=patch))
+
+    return client.call(target, send)
 
 
 def _in_editor(text: str, label: str) -> str:

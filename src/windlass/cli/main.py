@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def invoke(argv: Sequence[str]) -> int:
-    """Runs one command line and returns its exit code. Never raises, never exits."""
+    """Runs one command line and returns its exit code. Raises only while debugging."""
     out = Output("json" if "--json" in _before_dashes(argv) else "human")
     try:
         code = _dispatch(argv, out)
@@ -69,6 +69,9 @@ def invoke(argv: Sequence[str]) -> int:
         # Python flushes stdout once more when it exits; that must not fail a second time.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = exits.PIPE_CLOSED
+    except SystemExit as done:
+        # click's own way out of a request for completions.
+        code = done.code if isinstance(done.code, int) else exits.OK
     except KeyboardInterrupt:
         # A second Ctrl-C while the first one was being told.
         code = exits.INTERRUPTED

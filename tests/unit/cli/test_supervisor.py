@@ -1,0 +1,161 @@
+"""The supervisor with real processes: restarts, order, and never an orphan."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from windlass.cli import state as states
+from windlass.cli.supervisor import Child, Supervisor, backoff
+
+SUPERVISE = """
+import sys
+from pathlib import Path
+from windlass.cli import state
+from windlass.cli.supervisor import Child, Supervisor
+folder = state.folder(sys.argv[1])
+lock = folder.lock()
+if lock is None:
+    sys.exit(8)
+script = sys.argv[2]
+children = [
+    Child("first", [sys.executable, "-c", script, "first"], folder.logs / "first.log"),
+    Child("second", [sys.executable, "-c", script, "second"], folder.logs / "second.log",
+          ready=lambda: (folder.path / "first.ready").exists()),
+]
+Supervisor(children, folder.write_supervisor).run()
+folder.forget_supervisor()
+"""
+
+CHILD = """
+import os, pathlib, signal, sys, time
+name = sys.argv[1]
+here = pathlib.Path(os.environ["HERE"])
+def end(*_):
+    with open(here / "ended", "a") as file: file.write(name + "\\n")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+with open(here / "started", "a") as file: file.write(f"{name} {os.getpid()}\\n")
+(here / f"{name}.ready").touch()
+while True: time.sleep(60)
+"""
+
+
+@pytest.fixture
+def supervised(tmp_path: Path):  # type: ignore[no-untyped-def]
+    process = subprocess.Popen(
+        [sys.executable, "-c", SUPERVISE, str(tmp_path), CHILD],
+        env={**os.environ, "HERE": str(tmp_path)},
+        start_new_session=True,
+    )
+    yield process
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+
+
+def test_children_start_in_order_and_stop_in_reverse(
+    tmp_path: Path, supervised: subprocess.Popen[bytes]
+) -> None:
+    eventually(lambda: len(started(tmp_path)) == 2)
+    assert [name for name, _ in started(tmp_path)] == ["first", "second"]
+    supervised.terminate()
+    assert supervised.wait(30) == 0
+    assert (tmp_path / "ended").read_text().split() == ["second", "first"]
+    assert states.folder(str(tmp_path)).supervisor() is None
+
+
+def test_a_child_that_is_killed_comes_back_and_is_counted(
+    tmp_path: Path, supervised: subprocess.Popen[bytes]
+) -> None:
+    eventually(lambda: len(started(tmp_path)) == 2)
+    folder = states.folder(str(tmp_path))
+    os.kill(started(tmp_path)[0][1], signal.SIGKILL)
+    eventually(lambda: len(started(tmp_path)) == 3)
+    eventually(lambda: alive(folder, "first"))
+    assert started(tmp_path)[2][0] == "first"
+    facts = folder.children()["first"]
+    assert (facts.restarts, facts.last_exit) == (1, -signal.SIGKILL)
+    assert folder.children()["second"].restarts == 0
+
+
+def test_children_do_not_outlive_a_supervisor_that_is_killed(
+    tmp_path: Path, supervised: subprocess.Popen[bytes]
+) -> None:
+    eventually(lambda: len(started(tmp_path)) == 2)
+    supervised.kill()
+    supervised.wait()
+    for _, pid in started(tmp_path):
+        eventually(lambda pid=pid: states.start_time(pid) == 0)  # type: ignore[misc]
+
+
+def test_a_state_folder_has_one_supervisor(
+    tmp_path: Path, supervised: subprocess.Popen[bytes]
+) -> None:
+    eventually(lambda: len(started(tmp_path)) == 2)
+    second = subprocess.run([sys.executable, "-c", SUPERVISE, str(tmp_path), CHILD], check=False)
+    assert second.returncode == 8
+    assert len(started(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("failures", "seconds"), [(0, 0.0), (1, 0.5), (2, 1.0), (3, 2.0), (7, 30.0), (1000, 30.0)]
+)
+def test_backoff_doubles_up_to_half_a_minute(failures: int, seconds: float) -> None:
+    assert backoff(failures) == seconds
+
+
+def test_a_process_is_known_by_pid_and_start_time() -> None:
+    own = states.Process(os.getpid(), states.start_time(os.getpid()))
+    assert own.alive()
+    assert not states.Process(os.getpid(), own.start_time + 1).alive()
+    ended = subprocess.Popen(["true"])
+    began = states.start_time(ended.pid)
+    ended.wait()
+    assert not states.Process(ended.pid, began).alive()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": "x"}', '{"pid": 1}'])
+def test_a_broken_server_file_means_no_server(tmp_path: Path, text: str) -> None:
+    (tmp_path / "server.json").write_text(text)
+    assert states.folder(str(tmp_path)).server() is None
+
+
+def alive(folder: states.StateFolder, child: str) -> bool:
+    return folder.children()[child].process.alive()
+
+
+def started(folder: Path) -> list[tuple[str, int]]:
+    try:
+        lines = (folder / "started").read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    return [(line.split()[0], int(line.split()[1])) for line in lines]
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Waits for another process; the test's own timeout is the limit."""
+    while not condition():
+        time.sleep(0.01)
+
+
+def test_supervisor_reports_every_change(tmp_path: Path) -> None:
+    seen = []
+    child = Child("only", [sys.executable, "-c", "raise SystemExit(3)"], tmp_path / "log")
+    supervisor: Supervisor
+
+    def changed(facts: dict[str, dict[str, object]]) -> None:
+        seen.append(facts["only"]["lastExit"])
+        if facts["only"]["lastExit"] == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    supervisor = Supervisor([child], changed)
+    supervisor.run()
+    assert seen == [None, 3]
