@@ -175,11 +175,3 @@ def test_role_of_a_binding_is_immutable(api: Rest, ns: str) -> None:
     assert created["subjects"] == body["subjects"]
     other = {"roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "windlass-admin"}}
     refused(api.merge(f"{root}/a", other), 422, "Invalid", field="roleRef")
-
-
-def test_strict_core_kind_refuses_an_unknown_field(api: Rest, ns: str) -> None:
-    body = config_map("a") | {"extra": 1}
-    status = refused(
-        api.post(core(ns, "configmaps"), body, fieldValidation="Strict"), 400, "BadRequest"
-    )
-    assert 'unknown field "extra"' in status["message"]

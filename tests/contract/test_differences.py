@@ -47,3 +47,10 @@ def test_kind_that_is_not_served_is_not_found(server: Rest, room: str) -> None:
 
 def test_version_says_that_it_is_windlass(server: Rest) -> None:
     assert "windlass" in ok(server.get("/version"))["gitVersion"]
+
+
+def test_unknown_field_of_a_core_kind_is_kept(server: Rest, room: str) -> None:
+    """Core kinds are partial here: what Windlass does not know travels along untouched."""
+    body = config_map("a") | {"fromTheFuture": {"x": 1}}
+    created = ok(server.post(core(room, "configmaps"), body, fieldValidation="Strict"), 201)
+    assert created["fromTheFuture"] == {"x": 1}

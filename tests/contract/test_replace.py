@@ -113,10 +113,15 @@ def test_replace_with_another_uid_conflicts(api: Rest, ns: str) -> None:
 
 def test_creation_time_survives_a_replace(api: Rest, ns: str) -> None:
     created = create_run(api, ns)
-    body = run("a", resourceVersion=version_of(created), creationTimestamp="2001-01-01T00:00:00Z")
-    answer = api.put(own(ns, "runs", "a"), body)
-    replaced = ok(answer)
+    metadata = created["metadata"] | {"creationTimestamp": "2001-01-01T00:00:00Z"}
+    replaced = ok(api.put(own(ns, "runs", "a"), created | {"metadata": metadata}))
     assert replaced["metadata"]["creationTimestamp"] == created["metadata"]["creationTimestamp"]
+
+
+def test_replace_with_only_what_the_user_wrote(api: Rest, ns: str) -> None:
+    version = version_of(create_run(api, ns))
+    body = run("a", {"priority": 60}, resourceVersion=version)
+    assert ok(api.put(own(ns, "runs", "a"), body))["spec"]["priority"] == 60
 
 
 def test_replace_that_changes_nothing_keeps_the_version(api: Rest, ns: str) -> None:

@@ -211,12 +211,21 @@ def test_open_api_lists_a_document_for_each_group(api: Rest) -> None:
 
 def test_open_api_describes_our_fields(api: Rest) -> None:
     document = ok(api.get("/openapi/v3/apis/windlass.dev/v1alpha1"))
+    schemas = document["components"]["schemas"]
     (schema,) = [
         schema
-        for schema in document["components"]["schemas"].values()
+        for schema in schemas.values()
         if {"group": "windlass.dev", "kind": "Run", "version": "v1alpha1"}
         in schema.get("x-kubernetes-group-version-kind", [])
     ]
-    priority = schema["properties"]["spec"]["properties"]["priority"]
+    spec = resolved(schemas, schema["properties"]["spec"])
+    priority = resolved(schemas, spec["properties"]["priority"])
     assert priority["type"] == "integer"
     assert priority["description"]
+
+
+def resolved(schemas: Json, schema: Json) -> Json:
+    """The schema itself, if it stands elsewhere: both ways are legal OpenAPI."""
+    reference = schema.get("$ref") or (schema.get("allOf") or [{}])[0].get("$ref")
+    found: Json = schemas[reference.rsplit("/", 1)[-1]] if reference else schema
+    return found
