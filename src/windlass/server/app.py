@@ -140,7 +140,7 @@ class App:
             _only_get(request)
             return _bytes_response(openapi.document(path), "application/json")
         accept = request.headers.get("Accept")
-        found = discovery.document(path, accept, request.host) if path != "/" else None
+        found = discovery.document(path, accept, request.host)
         if found is None:
             raise errors.NotFound("the server could not find the requested resource")
         _only_get(request)

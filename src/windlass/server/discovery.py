@@ -69,14 +69,14 @@ def document(path: str, accept: str | None, address: str) -> tuple[bytes, str] |
             )
             return _aggregated(path, version), content_type
         return _versions(address) if path == "/api" else _group_list(), "application/json"
-    parts = path.split("/")[1:]
     body = None
-    if parts[0] == "api" and len(parts) == 2:
-        body = _resource_list("", parts[1])
-    elif parts[0] == "apis" and len(parts) == 2:
-        body = _group(parts[1])
-    elif parts[0] == "apis" and len(parts) == 3:
-        body = _resource_list(parts[1], parts[2])
+    match path.split("/")[1:]:
+        case ["api", version]:
+            body = _resource_list("", version)
+        case ["apis", group]:
+            body = _group(group)
+        case ["apis", group, version]:
+            body = _resource_list(group, version)
     return None if body is None else (body, "application/json")
 
 
@@ -122,7 +122,6 @@ def _group_list() -> bytes:
     return msgspec.json.encode({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 
 
-@functools.cache
 def _group(group: str) -> bytes | None:
     if not group or group not in group_versions():
         return None
@@ -137,10 +136,14 @@ def _group_entry(group: str) -> dict[str, Any]:
     return {"name": group, "versions": versions, "preferredVersion": versions[0]}
 
 
-@functools.cache
 def _resource_list(group: str, version: str) -> bytes | None:
     if version not in group_versions().get(group, ()):
         return None
+    return _resources(group, version)
+
+
+@functools.cache
+def _resources(group: str, version: str) -> bytes:
     entries: list[dict[str, Any]] = []
     for resource in resources_of(group, version):
         entries += _plain_entries(resource)

@@ -21,6 +21,7 @@ MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MAX_DEPTH = 16
+_MAX_SECONDS = 60_000_000_000  # either side of 1970: a bit less than what dates can hold
 _SCALARS = frozenset({"string", "int", "bool", "bytes", "raw"})
 
 
@@ -139,7 +140,10 @@ def _time(data: bytes, micro: bool) -> str:
     parts = {number: _as_int(value) for number, value in _wire(data)}
     if not parts:
         return ""
-    moment = datetime.datetime.fromtimestamp(parts.get(1, 0), datetime.UTC)
+    seconds = parts.get(1, 0)
+    if abs(seconds) > _MAX_SECONDS:
+        raise ValueError("a time is out of range")
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
     text = moment.strftime("%Y-%m-%dT%H:%M:%S")
     return f"{text}.{parts.get(2, 0) // 1000:06d}Z" if micro else f"{text}Z"
 
