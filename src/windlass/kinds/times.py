@@ -25,3 +25,7 @@ def micros(moment: datetime.datetime) -> str:
 
 def now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
+
+
+def from_unix(moment: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(moment, datetime.UTC)

@@ -1,0 +1,75 @@
+"""What this machine has: cores, memory, addresses. The smaller of what it has and may use."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import socket
+from pathlib import Path
+
+_UNLIMITED = 1 << 60
+"""cgroup v1 writes a number near 2**63 for no limit."""
+
+
+def cpu_milli(root: Path = Path("/")) -> int:
+    """Thousandths of cores: those this process may run on, or its cgroup's quota if smaller."""
+    cores = len(os.sched_getaffinity(0)) * 1000
+    quota = _cpu_quota(root)
+    return cores if quota is None else min(cores, quota)
+
+
+def memory_bytes(root: Path = Path("/")) -> int:
+    """The machine's memory, or the cgroup's limit if smaller."""
+    text = (root / "proc/meminfo").read_text()
+    match = re.search(r"^MemTotal:\s+(\d+) kB", text, re.MULTILINE)
+    assert match is not None, "every Linux says how much memory it has"  # noqa: S101
+    total = int(match[1]) * 1024
+    limits = [
+        _number(root / "sys/fs/cgroup/memory.max"),
+        _number(root / "sys/fs/cgroup/memory/memory.limit_in_bytes"),
+    ]
+    return min([total, *(limit for limit in limits if limit is not None and limit < _UNLIMITED)])
+
+
+def node_name() -> str:
+    """The host's name as an object's name."""
+    name = re.sub(r"[^a-z0-9.-]+", "-", socket.gethostname().lower()).strip("-.")
+    return name or "node"
+
+
+def facts() -> dict[str, str]:
+    """`status.nodeInfo` of the Node."""
+    return {
+        "machineID": _text(Path("/etc/machine-id")),
+        "bootID": _text(Path("/proc/sys/kernel/random/boot_id")),
+        "kernelVersion": platform.release(),
+        "osImage": platform.platform(),
+        "operatingSystem": "linux",
+        "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(
+            platform.machine(), platform.machine()
+        ),
+        "containerRuntimeVersion": "windlass://processes",
+    }
+
+
+def _cpu_quota(root: Path) -> int | None:
+    """Of cgroup v2 (`cpu.max`: quota period) or v1, in thousandths."""
+    words = _text(root / "sys/fs/cgroup/cpu.max").split()
+    if len(words) == 2 and words[0] != "max":
+        return int(words[0]) * 1000 // int(words[1])
+    quota = _number(root / "sys/fs/cgroup/cpu/cpu.cfs_quota_us")
+    period = _number(root / "sys/fs/cgroup/cpu/cpu.cfs_period_us")
+    return quota * 1000 // period if quota and quota > 0 and period else None
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path)
+    return int(text) if re.fullmatch(r"-?\d+", text) else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,124 @@
+"""What /proc says about processes: who is alive, since when, and who descends from whom.
+
+Standard library only: the shim of every container imports it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+PROC = Path("/proc")
+
+
+class Process(NamedTuple):
+    """A process that cannot be mistaken for a later one with the same pid."""
+
+    pid: int
+    started: int
+    """Clock ticks since boot, from /proc/PID/stat."""
+    boot: str
+    """Which boot of the machine."""
+
+
+class _Stat(NamedTuple):
+    state: str
+    parent: int
+    started: int
+
+
+def this_process() -> Process:
+    return identify(os.getpid())
+
+
+def identify(pid: int) -> Process:
+    stat = _stat(pid)
+    return Process(pid, stat.started if stat else 0, boot_id())
+
+
+def is_alive(process: Process) -> bool:
+    """Whether exactly this process still runs; a zombie does not."""
+    stat = _stat(process.pid)
+    return (
+        stat is not None
+        and stat.state not in ("Z", "X")
+        and stat.started == process.started
+        and boot_id() == process.boot
+    )
+
+
+def descendants(root: int) -> list[int]:
+    """All live processes below `root`, however deep."""
+    children: dict[int, list[int]] = {}
+    for pid, stat in _all():
+        if stat.state not in ("Z", "X"):
+            children.setdefault(stat.parent, []).append(pid)
+    found: list[int] = []
+    frontier = [root]
+    while frontier:
+        below = children.get(frontier.pop(), [])
+        found += below
+        frontier += below
+    return found
+
+
+def send(pids: Iterable[int], number: int) -> None:
+    """The signal to each; who is gone meanwhile is passed over."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def kill(pids: Iterable[int]) -> None:
+    send(pids, signal.SIGKILL)
+
+
+def boot_id() -> str:
+    return (PROC / "sys/kernel/random/boot_id").read_text().strip()
+
+
+def write_durably(path: Path, value: dict[str, Any]) -> None:
+    """The file has this content, or is as it was, whatever happens; then it is on the disk."""
+    fresh = path.with_name(path.name + ".new")
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(value, file)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The content, or None if there is no such file."""
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _all() -> Iterable[tuple[int, _Stat]]:
+    for name in os.listdir(PROC):
+        if name.isdigit():
+            stat = _stat(int(name))
+            if stat is not None:
+                yield int(name), stat
+
+
+def _stat(pid: int) -> _Stat | None:
+    try:
+        text = (PROC / str(pid) / "stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The name is in parentheses and may itself hold spaces and parentheses.
+    fields = text[text.rindex(")") + 2 :].split()
+    return _Stat(fields[0], int(fields[1]), int(fields[19]))
