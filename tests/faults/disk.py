@@ -46,6 +46,17 @@ class PowerSwitch:
         }
         self._on_disk()
 
+    def trace(self, file: Path, *, sync_seconds: float) -> None:
+        """Has writes and syncs written down, and makes each sync take at least so long."""
+        self.server.environment |= {
+            "POWERLOSS_TRACE": str(file),
+            "POWERLOSS_DELAY_US": str(int(sync_seconds * 1e6)),
+        }
+
+    def weaken(self, synchronous: str) -> None:
+        """Has `unsafe_server` set SQLite's `synchronous` so: the control of an experiment."""
+        self.server.environment["UNSAFE_SYNCHRONOUS"] = synchronous
+
     def cut(self) -> None:
         """The power fails: of the state folder only what was synced is left."""
         self.server.kill()

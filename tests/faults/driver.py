@@ -64,6 +64,8 @@ class Watched:
     start: int
     events: list[tuple[str, int, str, str]] = dataclasses.field(default_factory=list)
     """Type, version, name, mark."""
+    heard: dict[str, float] = dataclasses.field(default_factory=dict)
+    """When each mark was first told."""
     connections: int = 0
 
 
@@ -99,13 +101,14 @@ class Campaign:
         crashes: int,
         writers: int = 8,
         watchers: int = 6,
+        fewest_writes_between: int = 1,
         most_writes_between: int = 120,
     ) -> None:
         self._server = server
         self._crash = crash
         self._random = random.Random(seed)
         self._crashes = crashes
-        self._most_writes_between = most_writes_between
+        self._writes_between = (fewest_writes_between, most_writes_between)
         self._writer_seeds = [self._random.random() for _ in range(writers)]
         self._watcher_count = watchers
         self.operations: list[Operation] = []
@@ -142,7 +145,7 @@ class Campaign:
     # --- crashing
 
     async def _live_and_crash(self) -> None:
-        self._crash_after = self._random.randint(1, self._most_writes_between)
+        self._crash_after = self._random.randint(*self._writes_between)
         self._acknowledged_since_start = 0
         self._crash_due.clear()
         async with asyncio.timeout(120):
@@ -323,6 +326,7 @@ class Campaign:
         else:
             mark = metadata["annotations"]["mark"]
             watched.events.append((event["type"], version, metadata["name"], mark))
+            watched.heard.setdefault(mark, time.monotonic())
         return version
 
 

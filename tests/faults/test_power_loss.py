@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -37,8 +36,7 @@ async def test_the_same_disk_shows_the_loss_when_the_store_does_not_sync(
     """The proof that the test above can fail."""
     seed = campaign_seed()
     switch = PowerSwitch(tmp_path, module="tests.faults.unsafe_server", seed=seed)
-    switch.server.environment["UNSAFE_SYNCHRONOUS"] = synchronous
-    switch.server.environment["PYTHONPATH"] = os.getcwd()
+    switch.weaken(synchronous)
     campaign = Campaign(switch.server, switch.cut, seed=seed, crashes=2, watchers=0)
     with switch.server as server:
         server.launch()
@@ -49,3 +47,16 @@ async def test_the_same_disk_shows_the_loss_when_the_store_does_not_sync(
         server.stop()
     found = history.problems(campaign, server.state / "store.db")
     assert any("is lost" in problem for problem in found), found[:20]
+
+
+async def test_the_authority_and_the_admins_token_survive_once_the_server_answered(
+    tmp_path: Path,
+) -> None:
+    """Whoever was handed a kubeconfig can still use it after the power failed."""
+    switch = PowerSwitch(tmp_path)
+    with switch.server as server:
+        server.launch()
+        before = server.kubeconfig.read_text()
+        switch.cut()
+        server.launch()
+        assert server.kubeconfig.read_text() == before

@@ -108,6 +108,7 @@ async def serve(options: Options) -> None:
         try:
             async with _listening(options, app) as (url, authority):
                 await bootstrap.ensure_kubeconfig(api, options.state / "kubeconfig", url, authority)
+                _sync_names(options.state)
                 await _until_stopped(options, api, app, url, stop)
         finally:
             await stop_app(app)
@@ -216,6 +217,18 @@ def _folder_held(state: Path) -> Iterator[None]:
                 "choose another folder with --state"
             ) from None
         yield
+
+
+def _sync_names(state: Path) -> None:
+    """The files of the state folder are safe; so must be their names before anyone is told of
+    them, or a power failure would leave a store whose authority and admin token are new."""
+    for folder in (state / "tls", state, state.parent):
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
 
 
 def _describe(path: Path, url: str) -> None:
