@@ -1,0 +1,417 @@
+"""What the core decides on: nodes, devices, units, queues, as plain immutable values.
+
+`control.snapshots` makes them from objects, `sim` from traces and described clusters. Amounts are
+integers: cpu in thousandths of a core, memory in bytes, compute of a device in thousandths of it,
+memory of a device in MiB. Times are seconds since the epoch, given by the caller.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Literal
+
+from windlass.kinds.reasons import Reason
+
+Amounts = Mapping[str, int]
+Form = Literal["whole", "share", "ratio", "partition"]
+Isolation = Literal["none", "soft", "hard"]
+Pack = Literal["binpack", "spread", "fragmentation"]
+Order = Literal["fifo", "lifo", "priority", "fair", "shortest", "attained"]
+
+WHOLE = 1000
+"""Thousandths of a device that make a whole one."""
+NOTHING: Mapping[str, int] = {}
+
+
+# --- nodes and their devices --------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Profile:
+    """A partition that a device can be cut into: how many slices it takes, and where."""
+
+    name: str
+    slices: int
+    """Memory slices it occupies: a `3g` profile takes 4 of 8."""
+    starts: tuple[int, ...]
+    """Slices at which it may begin."""
+    compute: int = 0
+    """Thousandths of the device's compute that it stands for in quotas."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Device:
+    """One accelerator, NIC or other countable thing of a node."""
+
+    id: str
+    kind: str
+    model: str = ""
+    compute: int = WHOLE
+    memory: int = 0
+    numa: int = -1
+    switch: str = ""
+    """PCIe switch: devices with the same one talk without crossing a CPU."""
+    links: str = ""
+    """Link group (an NVLink island): devices with the same one have the best links."""
+    slices: int = 0
+    """Memory slices that profiles divide; 0: it cannot be partitioned."""
+    profiles: tuple[Profile, ...] = ()
+    forms: frozenset[Form] = frozenset(("whole",))
+    """How somebody on this node can grant it."""
+    isolation: Isolation = "none"
+    """How strongly its shares are kept apart."""
+    healthy: bool = True
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Taint:
+    key: str
+    value: str = ""
+    effect: str = "NoSchedule"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Node:
+    """A machine, or one that could be had (`ready_in` > 0)."""
+
+    name: str
+    allocatable: Amounts
+    devices: tuple[Device, ...] = ()
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    ready: bool = True
+    """Takes new members: Ready and not cordoned."""
+    path: tuple[str, ...] = ()
+    """Where it stands, widest first: ("zone-a", "block-2", "rack-7"); levels are named by the
+    snapshot."""
+    price: int = 0
+    """Micro-units of money per second for the whole node."""
+    ready_in: float = 0.0
+    """Seconds until it could be there; 0: it exists."""
+    attach_limits: Amounts = dataclasses.field(default_factory=dict)
+    """Volumes it can still attach, by driver."""
+
+
+# --- what a member needs ------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceRequest:
+    """Devices of one kind for one member, in exactly one form."""
+
+    kind: str
+    count: int = 1
+    """Whole devices; 1 for every other form."""
+    ratio: int = 0
+    """1:ratio of one device; it locks the device's mode to that ratio."""
+    compute: int = 0
+    memory: int = 0
+    """A share by size: thousandths of compute and MiB of memory, either may be 0."""
+    profile: str = ""
+    models: tuple[str, ...] = ()
+    """Acceptable models, best first; empty: any."""
+    isolation: Isolation = "none"
+    """The weakest that is acceptable."""
+
+    @property
+    def form(self) -> Form:
+        if self.profile:
+            return "partition"
+        if self.ratio:
+            return "ratio"
+        return "share" if self.compute or self.memory else "whole"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Requirement:
+    """One condition of node affinity: In, NotIn, Exists, DoesNotExist, Gt, Lt."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Toleration:
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+    def accepts(self, taint: Taint) -> bool:
+        if self.effect and self.effect != taint.effect:
+            return False
+        if self.operator == "Exists":
+            return self.key in ("", taint.key)
+        return (self.key, self.value) == (taint.key, taint.value)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Constraint:
+    """Which nodes are acceptable at all; equal constraints share one mask."""
+
+    selector: tuple[tuple[str, str], ...] = ()
+    affinity: tuple[tuple[Requirement, ...], ...] = ()
+    """Required node affinity: any of the terms, all conditions of a term."""
+    tolerations: tuple[Toleration, ...] = ()
+    volumes: tuple[tuple[Requirement, ...], ...] = ()
+    """Where bound volumes can be reached: every entry must hold."""
+    names: frozenset[str] | None = None
+    """Only these nodes."""
+    avoid: frozenset[str] = frozenset()
+    """Never these: nodes that failed it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Affinity:
+    """Near (or, `anti`, away from) members whose labels match, inside one domain of `key`."""
+
+    key: str
+    match: tuple[Requirement, ...]
+    anti: bool = False
+    namespaces: frozenset[str] = frozenset()
+    required: bool = True
+    weight: int = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Spread:
+    """Matching members differ by at most `skew` between domains of `key`."""
+
+    key: str
+    match: tuple[Requirement, ...]
+    skew: int = 1
+    required: bool = True
+    min_domains: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Role:
+    """Members of a unit that are alike."""
+
+    name: str
+    least: int
+    """How many must start together with the least of every other role."""
+    most: int
+    needs: Amounts
+    """Of each member: cpu, memory, and any other resource that nodes count."""
+    devices: tuple[DeviceRequest, ...] = ()
+    bundle: Literal["", "numa", "pcie"] = ""
+    """All its devices in one such domain of the node, or not at all."""
+    constraint: Constraint = Constraint()
+    ports: tuple[int, ...] = ()
+    """Host ports."""
+    attach: tuple[tuple[str, int], ...] = ()
+    """Volumes to attach, by driver."""
+    labels: tuple[tuple[str, str], ...] = ()
+    """By which others' affinity and spread terms see its members."""
+    affinities: tuple[Affinity, ...] = ()
+    spreads: tuple[Spread, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Topology:
+    level: str
+    required: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unit:
+    """Something that is placed as a whole: a run, a gang of pods, a revision of a service."""
+
+    key: str
+    queue: str
+    roles: tuple[Role, ...]
+    submitted: float = 0.0
+    user: str = ""
+    namespace: str = ""
+    priority: int = 50
+    gang: bool = True
+    """False: members start one by one as room allows."""
+    pack: Pack = "binpack"
+    topology: Topology | None = None
+    preemptible: bool = True
+    expected: float | None = None
+    """Seconds it says it runs; None: unknown, or it has no end."""
+    attained: float = 0.0
+    """Seconds it ran in earlier attempts."""
+    kin: str = ""
+    """Who submits alike: user, team, script. Predictions are learned per kin and shape."""
+    not_before: float = 0.0
+    scores: tuple[tuple[str, int], ...] = ()
+    """Soft preference for nodes by name, higher is better (where its data is)."""
+    held: tuple[Reason, str] | None = None
+    """Why it may not start whatever is free: a budget, an unsupported wish."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Grant:
+    """What a member holds of one device."""
+
+    device: str
+    form: Form = "whole"
+    compute: int = WHOLE
+    memory: int = 0
+    ratio: int = 0
+    profile: str = ""
+    start: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Seat:
+    """Where one member is."""
+
+    role: str
+    index: int
+    node: str
+    grants: tuple[Grant, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Running:
+    """A unit that holds room: assigned, running, or being stopped."""
+
+    unit: Unit
+    seats: tuple[Seat, ...]
+    started: float
+    expected_end: float | None = None
+    """When it should end, by its own word or by prediction."""
+    protected_until: float = 0.0
+    """Not preempted before: its queue's minimum runtime."""
+    checkpoint_at: float | None = None
+    """When it last saved its state; what it computed since would be lost."""
+    leaving: tuple[tuple[str, int], ...] = ()
+    """Members (role, index) that were told to go: they hold their room until they are gone."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Nomination:
+    """Room that was freed, or is being freed, for one waiting unit: nobody else may take it."""
+
+    unit: str
+    seats: tuple[Seat, ...]
+
+
+# --- the sharing tree ---------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Queue:
+    """A node of the sharing tree. Resources are `cpu`, `memory`, a device kind (`gpu`, in
+    thousandths) or a kind and model (`gpu/h100`)."""
+
+    name: str
+    parent: str = ""
+    guarantee: Amounts = dataclasses.field(default_factory=dict)
+    limit: Amounts = dataclasses.field(default_factory=dict)
+    lend: Amounts = dataclasses.field(default_factory=dict)
+    """How much of the guarantee others may borrow; what is not named, all."""
+    weight: int = 1
+    order: Order = "fifo"
+    strict: bool = False
+    reserve: int = 1
+    min_runtime: float = 0.0
+    max_priority: int | None = None
+    past_use: float = 0.0
+    """Decayed past use of the dominant resource, for the fair order; 0: only now counts."""
+    user_fair: bool = False
+    """Users of the queue take turns by what they hold."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything at one moment. `core.snapshot.build` turns it into arrays and indexes."""
+
+    nodes: tuple[Node, ...] = ()
+    queues: tuple[Queue, ...] = ()
+    running: tuple[Running, ...] = ()
+    waiting: tuple[Unit, ...] = ()
+    nominations: tuple[Nomination, ...] = ()
+    levels: tuple[str, ...] = ()
+    """Names of the levels of `Node.path`, widest first; the node itself is always the last."""
+
+
+# --- what the core answers ----------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Placement:
+    """A unit starts, or an elastic one grows, with these members."""
+
+    unit: str
+    seats: tuple[Seat, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Eviction:
+    """Members that must go, and for whom."""
+
+    unit: str
+    seats: tuple[tuple[str, int], ...]
+    """(role, index): all of them, or the surplus of an elastic unit."""
+    gainer: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reservation:
+    """When and where a blocked head will start if running units end as expected."""
+
+    unit: str
+    start: float
+    seats: tuple[Seat, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verdict:
+    """Why a unit waits, in few words and numbers."""
+
+    unit: str
+    reason: Reason
+    message: str
+    resource: str = ""
+    """The binding resource or constraint."""
+    deficit: int = 0
+    """How much of it is missing."""
+    queue: str = ""
+    """The queue whose limit binds, where one does."""
+    resolved: bool = True
+    """False: the search ended at its budget; it may fit after all."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wanted:
+    """Nodes that do not exist yet and would let waiting units start."""
+
+    node: str
+    units: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Decision:
+    placements: tuple[Placement, ...] = ()
+    evictions: tuple[Eviction, ...] = ()
+    nominations: tuple[Nomination, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
+    wanted: tuple[Wanted, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    wake_at: float | None = None
+    """When time alone changes the answer."""
+    operations: int = 0
+    """Work done, against the policy's budget."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Policy:
+    """Choices of the platform team."""
+
+    operations: int = 2_000_000
+    """Bound on the work of one decision, in node-visits."""
+    reclaim: bool = True
+    preempt: bool = True
+    grow: bool = True
+    unknown_runtime: Literal["learned", "never", "preemptible"] = "learned"
+    """Whether units that do not say how long they run may use reserved places until then."""
+    placements: int = 0
+    """Units placed in one decision at most; 0: no bound."""
