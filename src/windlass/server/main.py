@@ -25,10 +25,12 @@ import msgspec
 from aiohttp import web
 
 import windlass
+from windlass.agent.gateway import AgentGateway
 from windlass.server import bootstrap, services, tls
 from windlass.server.app import App, make_app, stop_app
 from windlass.server.audit import AuditLog
 from windlass.store.embedded.api import Api
+from windlass.store.embedded.client import EmbeddedStore
 
 log = logging.getLogger("windlass.server")
 
@@ -104,7 +106,8 @@ async def serve(options: Options) -> None:
     try:
         await bootstrap.ensure_objects(api)
         audit = AuditLog(options.state / "audit.log")
-        app = await make_app(api, audit=audit)
+        gateway = AgentGateway(EmbeddedStore(api), options.state / "agent")
+        app = await make_app(api, audit=audit, gateway=gateway)
         try:
             async with _listening(options, app) as (url, authority):
                 await bootstrap.ensure_kubeconfig(api, options.state / "kubeconfig", url, authority)
