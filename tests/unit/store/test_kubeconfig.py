@@ -227,7 +227,7 @@ def test_a_file_that_kubectl_is_writing_is_left_alone(
 def test_a_file_that_cannot_be_understood_is_left_alone(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "config"
     path.write_text("clusters: {a: b}\n")
-    with pytest.raises(KubeconfigError, match="clusters .* is not a list"):
+    with pytest.raises(KubeconfigError, match=r"clusters .* is not a list"):
         kubeconfig.merge_context(path, "w", {"server": "https://w"}, {})
     assert path.read_text() == "clusters: {a: b}\n"
     assert [p.name for p in tmp_path.iterdir()] == ["config"]

@@ -5,6 +5,7 @@ cannot be reached. Called by `transport`.
 from __future__ import annotations
 
 import ipaddress
+import os
 import urllib.parse
 import urllib.request
 
@@ -63,8 +64,8 @@ def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "it does not answer in time"
     if isinstance(error, aiohttp.ClientConnectorError):
-        inner = error.os_error
-        return (inner.strerror or str(inner)).lower()
+        number = error.os_error.errno
+        return os.strerror(number).lower() if number and number > 0 else str(error.os_error)
     return str(error) or "the connection broke"
 
 
