@@ -51,7 +51,7 @@ def logs(
             return
         sink = printer(out, found)
         if follow and not found.finished:
-            await run_logs.follow(session.store, choice, sink, Narrator(out, name))
+            await run_logs.follow(session.store, choice, sink, Narrator(out, name), out.warn)
         elif not await run_logs.read(session.store, choice, sink):
             _explain_silence(out, found)
 

@@ -126,7 +126,8 @@ async def _create(session: client.Session, wanted: kind.Run) -> kind.Run:
 async def _follow(out: Output, session: client.Session, made: kind.Run) -> kind.Run:
     choice = run_logs.Choice(made.name, made.namespace)
     sink = logs.printer(out, made)
-    return await run_logs.follow(session.store, choice, sink, logs.Narrator(out, made.name))
+    narrator = logs.Narrator(out, made.name)
+    return await run_logs.follow(session.store, choice, sink, narrator, out.warn)
 
 
 def _interrupted(out: Output, target: base.Target, made: kind.Run) -> int:

@@ -87,8 +87,12 @@ async def follow(
     choice: Choice,
     sink: Sink,
     on_change: Callable[[run.Run], None] = lambda _run: None,
+    on_trouble: Callable[[str], None] = lambda _text: None,
 ) -> run.Run:
-    """Everything the run prints from now until it ends; returns it as it ended."""
+    """Everything the run prints from now until it ends; returns it as it ended.
+
+    `on_trouble` hears about each member whose log could not be read to its end.
+    """
     readers: dict[str, asyncio.Task[None]] = {}
     watcher = asyncio.create_task(_watch_pods(store, choice, sink, readers))
     try:
@@ -102,13 +106,26 @@ async def follow(
             ending.cancel()
         # Pods that appeared just before the end may not have been seen yet.
         await _meet_all(store, choice, sink, readers)
-        if readers:
-            await asyncio.wait(readers.values(), timeout=_LAST_WORDS)
+        await _last_words(readers, on_trouble)
         return ended
     finally:
         for task in (watcher, *readers.values()):
             task.cancel()
         await asyncio.gather(watcher, *readers.values(), return_exceptions=True)
+
+
+async def _last_words(
+    readers: dict[str, asyncio.Task[None]], on_trouble: Callable[[str], None]
+) -> None:
+    """Lets the readers come to their end; tells of those that cannot."""
+    if not readers:
+        return
+    _, unfinished = await asyncio.wait(readers.values(), timeout=_LAST_WORDS)
+    for pod, reader in readers.items():
+        if reader in unfinished:
+            on_trouble(f"The log of {pod} could not be read to its end.")
+        elif problem := reader.exception():
+            on_trouble(f"The log of {pod} could not be read: {problem}")
 
 
 async def _watch_pods(

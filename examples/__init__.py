@@ -1,0 +1,1 @@
+"""Things to try. `make demo` runs `python -m examples.demo`."""
