@@ -138,7 +138,8 @@ class Campaign:
             self._writing = False
             await asyncio.gather(*writers)
             for resource in RESOURCES:
-                await self._attempt(Operation("create", resource, END, f"mark-end{resource}"), "even")
+                last = Operation("create", resource, END, f"mark-end{resource}")
+                await self._attempt(last, "even")
             async with asyncio.timeout(60):
                 await asyncio.gather(*watchers)
 

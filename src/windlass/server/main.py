@@ -10,12 +10,14 @@ import argparse
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import gc
 import ipaddress
 import logging
 import os
 import signal
+import sqlite3
 import ssl
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -29,6 +31,8 @@ from windlass.agent.gateway import AgentGateway
 from windlass.server import bootstrap, services, tls
 from windlass.server.app import App, make_app, stop_app
 from windlass.server.audit import AuditLog
+from windlass.store import errors
+from windlass.store.embedded import schema
 from windlass.store.embedded.api import Api
 from windlass.store.embedded.client import EmbeddedStore
 
@@ -92,8 +96,22 @@ def _run(options: Options) -> None:
         import uvloop
 
         factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(serve(options))
+    try:
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(serve(options))
+    except OSError as problem:
+        if problem.errno != errno.ENOSPC:
+            raise
+        raise StartError(
+            f"there is no space left on the disk of {options.state}; free some and start again"
+        ) from problem
+    except schema.StoreTooNew as problem:
+        raise StartError(str(problem)) from problem
+    except (sqlite3.DatabaseError, errors.Unavailable) as problem:
+        raise StartError(
+            f"the store in {options.state} cannot be used: {problem}; if its disk is full, free "
+            "some space; if the file is damaged, put a backup back with `windlass restore`"
+        ) from problem
 
 
 async def serve(options: Options) -> None:
