@@ -45,18 +45,21 @@ def check(kind: type[Object], value: Json, old: Json | None) -> list[Problem]:
 
 def _fill_secret(value: Json) -> Json:
     filled = {**value, "type": value.get("type") or "Opaque"}
-    plain = filled.pop("stringData", None)
-    if isinstance(plain, dict):
+    plain, data = value.get("stringData"), value.get("data") or {}
+    if isinstance(plain, dict) and isinstance(data, dict):
+        del filled["stringData"]
         folded = {
             key: base64.b64encode(text.encode()).decode() if isinstance(text, str) else text
             for key, text in plain.items()
         }
-        filled["data"] = {**(filled.get("data") or {}), **folded}
+        filled["data"] = {**data, **folded}
     return filled
 
 
 def _fill_namespace(value: Json) -> Json:
     status = value.get("status") or {}
+    if not isinstance(status, dict):
+        return value
     return {**value, "status": {**status, "phase": status.get("phase") or "Active"}}
 
 
@@ -107,7 +110,8 @@ def _check_config_map(value: Json) -> list[Problem]:
     found = _data_keys(value, "data") + _data_keys(value, "binaryData")
     found += _base64_values(value, "binaryData") + _data_size(value)
     for key in sorted((value.get("data") or {}).keys() & (value.get("binaryData") or {}).keys()):
-        found.append(problems.invalid("data", key, "is also a key of binaryData"))
+        why = "duplicate of key present in binaryData"
+        found.append(problems.invalid(f"data[{key}]", key, why))
     return found
 
 

@@ -16,16 +16,13 @@ Json = dict[str, Any]
 
 _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN: Final = rf"{_LABEL}(\.{_LABEL})*"
-_LABEL_1035: Final = "[a-z]([-a-z0-9]*[a-z0-9])?"
 _NAME: Final = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 
 _LABEL_RE: Final = re.compile(_LABEL)
 _SUBDOMAIN_RE: Final = re.compile(_SUBDOMAIN)
-_LABEL_1035_RE: Final = re.compile(_LABEL_1035)
 _NAME_RE: Final = re.compile(_NAME)
 
-_LABEL_NAMES: Final = frozenset({"Namespace"})
-_LABEL_1035_NAMES: Final = frozenset({"Service"})
+_LABEL_NAMES: Final = frozenset({"Namespace", "Service"})
 _PATH_NAMES: Final = frozenset({"RoleBinding", "ClusterRoleBinding"})
 _MAX_ANNOTATIONS: Final = 256 * 1024
 
@@ -63,13 +60,6 @@ def name_problems(kind: str, name: str, path: str) -> list[Problem]:
         return []
     if kind in _LABEL_NAMES:
         return _check_form(path, name, _LABEL_RE, 63, _label_sentence())
-    if kind in _LABEL_1035_NAMES:
-        sentence = (
-            "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start "
-            "with an alphabetic character, and end with an alphanumeric character (e.g. "
-            f"'my-name',  or 'abc-123', regex used for validation is '{_LABEL_1035}')"
-        )
-        return _check_form(path, name, _LABEL_1035_RE, 63, sentence)
     return subdomain_problems(name, path)
 
 

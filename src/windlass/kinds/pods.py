@@ -106,11 +106,21 @@ def _default_container(container: Any) -> Any:
             {"protocol": "TCP", **present(port)} if isinstance(port, dict) else port
             for port in container["ports"]
         ]
-    resources = filled["resources"]
-    if isinstance(resources, dict) and isinstance(resources.get("limits"), dict):
-        requests = {**resources["limits"], **(resources.get("requests") or {})}
-        filled["resources"] = {**resources, "requests": requests}
+    limits, requests = _amounts(filled)
+    if limits:
+        filled["resources"] = {**filled["resources"], "requests": requests}
     return filled
+
+
+def _amounts(container: Json) -> tuple[Json, Json]:
+    """A container's limits and requests; what is limited and not requested is requested too."""
+    resources = container.get("resources")
+    if not isinstance(resources, dict):
+        return {}, {}
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    if not isinstance(limits, dict) or not isinstance(requests, dict):
+        return {}, {}
+    return limits, {**limits, **requests}
 
 
 def _pull_policy(image: Any) -> str:
@@ -122,12 +132,8 @@ def _pull_policy(image: Any) -> str:
 def _qos(spec: Any) -> str:
     """Which pods a node gives up first when it runs short of memory."""
     containers = spec.get("containers") if isinstance(spec, dict) else None
-    amounts = []
-    for container in containers or () if isinstance(containers, list) else ():
-        resources = container.get("resources") if isinstance(container, dict) else None
-        resources = resources if isinstance(resources, dict) else {}
-        limits = resources.get("limits") or {}
-        amounts.append((limits, {**limits, **(resources.get("requests") or {})}))
+    listed = containers if isinstance(containers, list) else []
+    amounts = [_amounts(container) for container in listed if isinstance(container, dict)]
     if not any(limits or requests for limits, requests in amounts):
         return "BestEffort"
     guaranteed = all(
@@ -251,6 +257,10 @@ def _update_problems(new: Json, old: Json) -> list[Problem]:
     if any(toleration not in tolerated for toleration in old.get("tolerations") or ()):
         why = "existing toleration can not be modified except its tolerationSeconds"
         return [problems.forbidden("spec.tolerations", why)]
+    limit, deadline = old.get("activeDeadlineSeconds"), new.get("activeDeadlineSeconds")
+    if limit is not None and (deadline is None or deadline > limit):
+        why = "must be less than or equal to previous value"
+        return [problems.invalid("spec.activeDeadlineSeconds", deadline, why)]
     if _fixed_part(new, old) != _fixed_part(old, old):
         return [problems.forbidden("spec", _UPDATE)]
     return []
@@ -258,17 +268,11 @@ def _update_problems(new: Json, old: Json) -> list[Problem]:
 
 def _fixed_part(spec: Json, old: Json) -> Json:
     """A pod's spec without what may change."""
-    fixed = {k: v for k, v in present(spec).items() if k != "tolerations" and v not in ([], {})}
-    if _may_set(spec.get("activeDeadlineSeconds"), old.get("activeDeadlineSeconds")):
-        fixed.pop("activeDeadlineSeconds", None)
+    free = {"tolerations", "activeDeadlineSeconds"}
     if (old.get("terminationGracePeriodSeconds") or 0) < 0:
-        fixed.pop("terminationGracePeriodSeconds", None)
+        free.add("terminationGracePeriodSeconds")
+    fixed = {k: v for k, v in present(spec).items() if k not in free and v not in ([], {})}
     for field in ("containers", "initContainers"):
         if field in fixed:
             fixed[field] = [{**container, "image": ""} for container in fixed[field]]
     return fixed
-
-
-def _may_set(new: Any, old: Any) -> bool:
-    """A deadline may be added or shortened, never taken away or lengthened."""
-    return old is None or (new is not None and new <= old)

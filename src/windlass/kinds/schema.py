@@ -72,7 +72,7 @@ def structural(kind: type[Object]) -> Json:
         "apiVersion": {"type": "string", "description": _API_VERSION},
         "kind": {"type": "string", "description": _KIND},
         **root["properties"],
-        "metadata": {"type": "object"},
+        "metadata": {"type": "object", "properties": {"name": {"type": "string"}}},
     }
     return root
 
@@ -110,8 +110,7 @@ def _validations(node: Node, kind: type[Object]) -> list[Json]:
 
 
 def _validation(cel: str, message: str, path: str) -> Json:
-    named = path and not path.startswith("metadata.")
-    return {"rule": cel, "message": message} | ({"fieldPath": f".{path}"} if named else {})
+    return {"rule": cel, "message": message} | ({"fieldPath": f".{path}"} if path else {})
 
 
 # --- JSON Schema for editors --------------------------------------------------------------------

@@ -40,16 +40,16 @@ def prune(node: Node, value: Any, path: str, unknown: list[str]) -> Any:
 
 
 def fill(node: Node, value: Any) -> Any:
-    """The value with its defaults. Where a field has a default, null means absent."""
+    """The value with its defaults."""
     if not node.has_defaults:
         return value
     if node.type == "object" and isinstance(value, dict):
         filled = dict(value)
         for name, field in node.fields.items():
-            inner = filled.get(name)
-            if inner is None and field.default is not NOTHING:
+            inner = filled.get(name, NOTHING)
+            if inner is NOTHING and field.default is not NOTHING:
                 inner = copy.copy(field.default)
-            if inner is not None:
+            if inner is not NOTHING:
                 filled[name] = fill(field.node, inner)
         return filled
     if node.items is None:
@@ -62,8 +62,15 @@ def fill(node: Node, value: Any) -> Any:
     return value
 
 
+def drop_nulls(value: Any) -> Any:
+    """The value without the fields that are null: null means absent. In lists it stays."""
+    if isinstance(value, dict):
+        return {key: drop_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [drop_nulls(inner) for inner in value] if isinstance(value, list) else value
+
+
 def has_null(value: Any) -> bool:
-    """Whether null stands anywhere inside: structs take it for absence, a CRD refuses it."""
+    """Whether null stands anywhere inside; structs would take one in a list for absence."""
     if isinstance(value, dict):
         return any(inner is None or has_null(inner) for inner in value.values())
     if isinstance(value, list):

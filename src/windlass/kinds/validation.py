@@ -36,10 +36,12 @@ def prune(kind: type[Object], value: Json) -> tuple[Json, list[str]]:
 
 def defaulted(kind: type[Object], value: Json) -> Json:
     """The object with everything filled in that its kind says when it is absent."""
-    if is_own(kind):
-        filled: Json = structure.fill(nodes.of_kind(kind), value)
-        return filled
-    return corekinds.defaulted(kind, value)
+    if not is_own(kind):
+        return corekinds.defaulted(kind, value)
+    if _has_null(value):
+        value = structure.drop_nulls(value)
+    filled: Json = structure.fill(nodes.of_kind(kind), value)
+    return filled
 
 
 def validate(kind: type[Object], value: Json, old: Json | None = None) -> list[Problem]:
@@ -63,7 +65,7 @@ def is_own(kind: type[Object]) -> bool:
 def _structure_problems(kind: type[Object], value: Json, own: bool) -> list[Problem]:
     """Types, bounds and patterns. msgspec says in microseconds whether all is well; only if not
     is the object walked, to name every problem in words for people."""
-    if not (own and any(structure.has_null(value.get(part)) for part in ("spec", "status"))):
+    if not (own and _has_null(value)):
         try:
             msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
@@ -74,6 +76,10 @@ def _structure_problems(kind: type[Object], value: Json, own: bool) -> list[Prob
         first = "null is not allowed"
     found = structure.check(nodes.of_kind(kind), value, "", nulls=not own)
     return found or [problems.invalid("", value, first)]
+
+
+def _has_null(value: Json) -> bool:
+    return any(structure.has_null({part: value.get(part, ...)}) for part in ("spec", "status"))
 
 
 @dataclasses.dataclass(slots=True)

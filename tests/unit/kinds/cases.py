@@ -95,6 +95,7 @@ GOOD: dict[str, Json] = {
                    "securityContext": {"runAsUser": 1000}},
         ttlAfterFinished="0s",
     ),
+    "nulls": role(env={"A": None, "B": "x"}, name=None) | {"status": None},
     "longest name of a run": named(run_object(), "a" * 40),
     "most replicas": role(replicas=4096, minReplicas=4096),
     "minimal cron run": cron_run(),
@@ -154,7 +155,8 @@ BAD: dict[str, Bad] = {
         "spec.roles", "at most 16",
     ),
     "number in env": Bad(role(env={"A": 1}), "spec.roles[0].env.A", "put quotes around"),
-    "null in env": Bad(role(env={"A": None}), "spec.roles[0].env.A", "null"),
+    "null in a list": Bad(role(command=[None]), "spec.roles[0].command[0]", "null"),
+    "null for what is needed": Bad(role(command=None), "spec.roles[0].command", "Required"),
     "name in env": Bad(role(env={"1A": "x"}), "spec.roles[0].env.1A", "not a digit first"),
     "envFrom of nothing": Bad(role(envFrom=[{}]), "spec.roles[0].envFrom[0]", "exactly one"),
     "envFrom of both": Bad(
