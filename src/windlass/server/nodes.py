@@ -7,7 +7,7 @@ the node. Without one the paths answer with a clear Status.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Literal, Protocol
 
 from aiohttp import web
@@ -51,7 +51,7 @@ class StreamOptions:
 class NodeGateway(Protocol):
     """Reaches into a pod. `pod` is the object as stored; errors are `store.errors`."""
 
-    def log(self, pod: dict[str, Any], options: LogOptions) -> AsyncIterator[bytes]:
+    def log(self, pod: dict[str, Any], options: LogOptions, /) -> AsyncIterator[bytes]:
         """The log in pieces; with `follow` until the container ends."""
         ...
 
@@ -60,10 +60,11 @@ class NodeGateway(Protocol):
         kind: StreamKind,
         pod: dict[str, Any],
         options: StreamOptions,
-        socket: web.WebSocketResponse,
+        accept: Callable[[], Awaitable[web.WebSocketResponse]],
+        /,
     ) -> None:
-        """Carries the session over the accepted WebSocket (`socket.ws_protocol` was agreed on);
-        returns when it is over."""
+        """Carries a session; returns when it is over. `accept` opens the WebSocket, in the
+        protocol that `ws_protocol` names: whatever can be refused is refused before."""
         ...
 
 
@@ -113,23 +114,38 @@ def stream_options(request: web.BaseRequest) -> StreamOptions:
     )
 
 
-async def accept_socket(request: web.BaseRequest, kind: StreamKind) -> web.WebSocketResponse:
-    """The WebSocket of a session, if the client asked for one in a protocol we speak."""
-    offered = [
-        name.strip() for name in request.headers.get("Sec-WebSocket-Protocol", "").split(",")
-    ]
-    socket = web.WebSocketResponse(protocols=PROTOCOLS[kind], max_msg_size=4 << 20)
-    if not socket.can_prepare(request):
-        raise errors.BadRequest(
-            f"pods/{kind} is served over WebSocket only ({', '.join(PROTOCOLS[kind])}), not SPDY"
-        )
-    if not set(offered) & set(PROTOCOLS[kind]):
-        raise errors.BadRequest(
-            f"pods/{kind}: none of the offered protocols ({', '.join(offered)[:200]}) is served; "
-            f"use {PROTOCOLS[kind][0]}"
-        )
-    await socket.prepare(request)
-    return socket
+class Session:
+    """The WebSocket of one exec, attach or port-forward, once it is accepted."""
+
+    def __init__(self, request: web.BaseRequest, kind: StreamKind) -> None:
+        self._request = request
+        self._kind = kind
+        self._socket: web.WebSocketResponse | None = None
+
+    async def accept(self) -> web.WebSocketResponse:
+        """Opens it, if the client asked for one in a protocol we speak."""
+        spoken = PROTOCOLS[self._kind]
+        given = self._request.headers.get("Sec-WebSocket-Protocol", "")
+        offered = [name.strip() for name in given.split(",")]
+        socket = web.WebSocketResponse(protocols=spoken, max_msg_size=4 << 20)
+        if not socket.can_prepare(self._request):
+            raise errors.BadRequest(
+                f"pods/{self._kind} is served over WebSocket only ({', '.join(spoken)}), not SPDY"
+            )
+        if not set(offered) & set(spoken):
+            raise errors.BadRequest(
+                f"pods/{self._kind}: none of the offered protocols ({', '.join(offered)[:200]}) "
+                f"is served; use {spoken[0]}"
+            )
+        await socket.prepare(self._request)
+        self._socket = socket
+        return socket
+
+    async def close(self) -> web.WebSocketResponse:
+        """What to answer the request with: the socket, closed."""
+        socket = self._socket or await self.accept()
+        await socket.close()
+        return socket
 
 
 def unreachable(what: str, pod: dict[str, Any]) -> errors.Unavailable:

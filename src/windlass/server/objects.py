@@ -24,6 +24,8 @@ from windlass.store import errors
 from windlass.store.embedded.api import Api
 from windlass.store.embedded.requests import RawEvent, RawList, WriteOptions
 
+_LOG_PATIENCE = 2.0
+"""How long a log may be silent before its client is told that it has begun."""
 JSON_HEADERS = {"Content-Type": "application/json"}
 _SUCCESS: dict[str, Any] = {
     "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
@@ -101,7 +103,7 @@ class Objects:
         self._metrics.watching(target.resource.key, 1)
         try:
             return await self._streams.serve(
-                call.request, lines, "application/json", seconds if seconds else None
+                call.request, lines, "application/json", seconds=seconds or None
             )
         finally:
             self._metrics.watching(target.resource.key, -1)
@@ -182,7 +184,7 @@ class Objects:
         if self._gateway is None:
             raise nodes.unreachable("the log", pod)
         pieces = self._gateway.log(pod, options)
-        return await self._streams.serve(call.request, pieces, "text/plain", None)
+        return await self._streams.serve(call.request, pieces, "text/plain", patience=_LOG_PATIENCE)
 
     async def _session(self, call: Call) -> web.StreamResponse:
         kind: Any = call.target.subresource
@@ -190,10 +192,9 @@ class Objects:
         pod = await self._pod(call)
         if self._gateway is None:
             raise nodes.unreachable(kind, pod)
-        socket = await nodes.accept_socket(call.request, kind)
-        await self._gateway.stream(kind, pod, options, socket)
-        await socket.close()
-        return socket
+        session = nodes.Session(call.request, kind)
+        await self._gateway.stream(kind, pod, options, session.accept)
+        return await session.close()
 
     async def _pod(self, call: Call) -> dict[str, Any]:
         target = call.target

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 from collections.abc import AsyncIterator, Callable
 
@@ -17,6 +18,8 @@ from aiohttp import web
 
 from windlass.store import errors
 from windlass.store.embedded.requests import RawEvent
+
+_log = logging.getLogger(__name__)
 
 LONGEST_SECONDS = (1800, 3600)
 """Without timeoutSeconds a watch ends somewhere in here, so that they do not all end at once."""
@@ -40,12 +43,16 @@ class Streams:
         request: web.BaseRequest,
         pieces: AsyncIterator[bytes],
         content_type: str,
-        seconds: float | None,
+        *,
+        seconds: float | None = None,
+        patience: float = 0.0,
     ) -> web.StreamResponse:
-        """Writes the pieces until they end or the time is up. Errors that come at once are
-        raised, so that they can be answered properly; later ones are the pieces' to tell."""
+        """Writes the pieces until they end or the time is up. An error that comes before the
+        first piece, within `patience`, is raised, so that it can be answered properly."""
         first = asyncio.ensure_future(_next(pieces))
         await asyncio.sleep(0)  # lets the source check what was asked
+        if patience:
+            await asyncio.wait((first,), timeout=patience)
         if first.done() and (problem := first.exception()) is not None:
             raise problem
         response = web.StreamResponse(headers={"Content-Type": content_type})
@@ -54,6 +61,9 @@ class Streams:
             await self._pump(request, response, first, pieces, seconds)
         except ConnectionError:
             pass  # the client is gone; it will come back and resume
+        except errors.ApiError as problem:
+            _log.info("%s ended early: %s", request.path[:200], problem.message)
+            _abort(request)  # too late for a Status: a broken stream is the only way to say so
         finally:
             first.cancel()
             if (close := getattr(pieces, "aclose", None)) is not None:
@@ -151,5 +161,9 @@ async def _finish(request: web.BaseRequest, response: web.StreamResponse) -> Non
         async with asyncio.timeout(_CLOSING_SECONDS):
             await response.write_eof()
     except TimeoutError:
-        if request.transport is not None:
-            request.transport.abort()
+        _abort(request)
+
+
+def _abort(request: web.BaseRequest) -> None:
+    if request.transport is not None:
+        request.transport.abort()
