@@ -4,6 +4,7 @@ trust.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import pathlib
 import shlex
@@ -113,6 +114,36 @@ async def test_a_server_that_is_away_is_named(
     store = with_user(control_plane, tmp_path, {"token": "t"}, server=address)
     with pytest.raises(errors.Unavailable, match=f"{address}: .*refused.*check that the server"):
         await store.get(ConfigMap, "a", "default")
+    await store.close()
+
+
+async def test_the_way_may_lead_through_a_proxy(
+    control_plane: ControlPlane, tmp_path: pathlib.Path
+) -> None:
+    asked: list[bytes] = []
+
+    async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        host, port = control_plane.url.removeprefix("https://").split(":")
+        there, forth = await asyncio.open_connection(host, int(port))
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        await asyncio.gather(carry(reader, forth), carry(there, writer))
+
+    async def carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(1 << 16):
+            sink.write(data)
+        sink.close()
+
+    async with await asyncio.start_server(tunnel, "127.0.0.1", 0) as proxy:
+        port = proxy.sockets[0].getsockname()[1]
+        user = {"token": control_plane.admin_token}
+        url = f"http://127.0.0.1:{port}"
+        store = with_user(control_plane, tmp_path, user, **{"proxy-url": url})
+        assert await whoami(store) == "admin"
+        await store.close()
+    assert asked[0].startswith(b"CONNECT 127.0.0.1:")
+    with pytest.raises(errors.Unavailable, match=r"proxy 127.0.0.1:\d+ on the way to https://"):
+        await whoami(store)
     await store.close()
 
 

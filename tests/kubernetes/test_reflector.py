@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import pathlib
+import time
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -17,6 +18,7 @@ from tests.harness.control_plane import ControlPlane
 from windlass.kinds.kubernetes import ConfigMap
 from windlass.kinds.meta import ObjectMeta
 from windlass.store import connect, errors
+from windlass.store.kubernetes import transport
 from windlass.store.kubernetes.client import KubernetesStore
 from windlass.store.reflector import Backoff, Reflector
 
@@ -217,6 +219,39 @@ async def test_a_killed_and_restarted_server_is_followed_again(
         await scene.change("a", "1")
         await scene.caught_up(reflector)
         assert [told for told in scene.told if told[1] == "b"] == [("ADDED", "b")]
+
+
+async def test_a_server_that_hangs_is_given_up_and_followed_again(
+    scene: Scene, plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "SILENCE_SECONDS", 0.5)
+    monkeypatch.setattr(transport, "CONNECT_SECONDS", 0.5)
+    await scene.write("a")
+    async with scene.reflector() as reflector:
+        await scene.is_watched(reflector)
+        plane.pause()
+        scene.road.cut()
+        async with asyncio.timeout(30):
+            while reflector.metrics.failures < 3:
+                await asyncio.sleep(0.01)
+        assert "does not answer in time" in str(reflector.last_error)
+        plane.resume()
+        await scene.writer.close()  # its connections are of the time before
+        await scene.change("a", "1")
+        await scene.caught_up(reflector)
+
+
+async def test_a_slow_handler_costs_time_but_no_change(scene: Scene) -> None:
+    def dawdle(*_: Any) -> None:
+        time.sleep(0.002)
+
+    async with scene.reflector() as reflector:
+        reflector.add_handler(dawdle)
+        await scene.is_watched(reflector)
+        for start in range(0, 800, 40):
+            await asyncio.gather(*(scene.write(f"o{start + i}") for i in range(40)))
+        await scene.caught_up(reflector)
+        assert sorted(scene.told) == sorted(("ADDED", f"o{i}") for i in range(800))
 
 
 async def test_after_compaction_the_difference_is_told(scene: Scene, plane: ControlPlane) -> None:

@@ -43,16 +43,6 @@ class Credentials(Protocol):
         ...
 
 
-def of(access: Access) -> Credentials:
-    """The credentials of a user: a plug-in's if it has one and no token or password of its own."""
-    user = access.user
-    if user.exec is not None and not (user.token or user.token_file or user.username):
-        from windlass.store.kubernetes import plugin
-
-        return plugin.PluginCredentials(access, user.exec)
-    return ConfiguredCredentials(access)
-
-
 class ConfiguredCredentials:
     """Token, password or certificate from a kubeconfig or a pod's service account."""
 

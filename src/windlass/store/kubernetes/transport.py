@@ -28,10 +28,9 @@ import yarl
 
 import windlass
 from windlass.store import errors
-from windlass.store.kubernetes import credentials as credentials_module
-from windlass.store.kubernetes import network, tls
+from windlass.store.kubernetes import network, plugin, tls
 from windlass.store.kubernetes.access import Access
-from windlass.store.kubernetes.credentials import Credential, Credentials
+from windlass.store.kubernetes.credentials import ConfiguredCredentials, Credential, Credentials
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +87,7 @@ class Transport:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.access = access
-        self._credentials = credentials or credentials_module.of(access)
+        self._credentials = credentials or _credentials_of(access)
         self._sleep = sleep
         self._proxy = network.proxy(access)
         self._headers = network.impersonation(access.user)
@@ -203,6 +202,14 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         return max(0.0, float(headers.get("Retry-After", "")))
     except ValueError:
         return None
+
+
+def _credentials_of(access: Access) -> Credentials:
+    """A plug-in's, if the user has one and no token or password of its own."""
+    user = access.user
+    if user.exec is not None and not (user.token or user.token_file or user.username):
+        return plugin.PluginCredentials(access, user.exec)
+    return ConfiguredCredentials(access)
 
 
 def _wait_asked_for(request: Request, response: Answer | aiohttp.ClientResponse) -> float | None:
