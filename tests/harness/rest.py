@@ -46,7 +46,7 @@ class Rest:
         self.url = url
         self._parts = urllib.parse.urlsplit(url)
         self._tls = tls
-        self._token = token
+        self.token = token
         self._timeout = timeout
         self._kept: http.client.HTTPConnection | None = None
 
@@ -137,8 +137,8 @@ class Rest:
 
     def _headers(self, given: Mapping[str, str]) -> dict[str, str]:
         headers = {"Accept": "application/json"}
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
         return headers | dict(given)
 
 
