@@ -72,9 +72,7 @@ def _environment() -> dict[str, str]:
     return env
 
 
-def _tabulate(
-    found: report.Report, costs: dict[tuple[str, str], list[report.Cost]]
-) -> None:
+def _tabulate(found: report.Report, costs: dict[tuple[str, str], list[report.Cost]]) -> None:
     floor, _ = report.median_cost(costs["python", "-c pass"])
     medians = {}
     for (program, command), samples in costs.items():

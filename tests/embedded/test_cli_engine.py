@@ -1,0 +1,337 @@
+"""`windlass up` and what people do with it: real processes, real signals, real jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.cli.invoking import Result, invoke
+from windlass.cli import exits
+from windlass.cli import state as states
+
+WINDLASS = [sys.executable, "-m", "windlass.cli.main"]
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the machine's own configuration may be read or written."""
+    monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+    monkeypatch.delenv("WINDLASS_STATE", raising=False)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    with Engine(tmp_path_factory.mktemp("engine") / "state") as running:
+        yield running
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Iterator[Engine]:
+    with Engine(tmp_path / "state") as running:
+        yield running
+
+
+class Engine:
+    """A detached engine on a folder of its own; stopped at the end with everything it runs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.folder = states.StateFolder(path)
+
+    def __enter__(self) -> Engine:
+        self.up()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self("down", "--stop-runs")
+
+    def __call__(self, *arguments: object, stdin: str = "") -> Result:
+        return invoke(*arguments, stdin=stdin, env={"WINDLASS_STATE": str(self.path)})
+
+    def up(self) -> Result:
+        result = self("up", "--detach", "--json")
+        assert result.code == exits.OK, result.err
+        return result
+
+    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+        """A command as a process of its own, to be interrupted."""
+        return subprocess.Popen(
+            [*WINDLASS, *arguments],
+            env={**os.environ, "WINDLASS_STATE": str(self.path)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **options,
+        )
+
+    def run_status(self, name: str) -> dict[str, Any]:
+        status: dict[str, Any] = self("get", "run", name, "--json").json.get("status", {})
+        return status
+
+
+def test_run_shows_the_output_and_ends_with_the_code_of_the_job(engine: Engine) -> None:
+    good = engine("run", "--", "sh", "-c", "echo first; echo second")
+    assert (good.code, good.out) == (0, "first\nsecond\n")
+    bad = engine("run", "--", "sh", "-c", "echo trouble >&2; exit 7")
+    assert bad.code == 7
+    assert "trouble" in bad.out
+    assert "CodeFailed" in bad.err
+
+
+def test_run_for_programs_is_one_document_per_line(engine: Engine) -> None:
+    lines = engine("run", "--json", "--name", "lines", "--", "echo", "hi").json_lines
+    assert {"type": "log", "role": "worker", "index": 0, "text": "hi"} in lines
+    assert lines[-1]["type"] == "end"
+    assert lines[-1]["run"]["status"]["phase"] == "Succeeded"
+
+
+def test_lines_of_several_members_say_whose_they_are(engine: Engine) -> None:
+    script = 'echo "I am $WINDLASS_INDEX"'
+    result = engine("run", "-w", "2", "--cpus", "500m", "--", "sh", "-c", script)
+    assert sorted(result.out.splitlines()) == ["worker/0 | I am 0", "worker/1 | I am 1"]
+
+
+def test_environment_of_a_job(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINE", "passed on")
+    result = engine("run", "-e", "A=b=c", "-e", "MINE", "--", "sh", "-c", 'echo "$A $MINE"')
+    assert result.out == "b=c passed on\n"
+    unset = engine("run", "-e", "NOT_SET_ANYWHERE", "--", "true")
+    assert unset.code in (exits.USAGE, exits.RUN_NOT_STARTED)
+    assert "NOT_SET_ANYWHERE" in unset.err
+
+
+def test_logs_afterwards_by_run_by_pod_and_by_tail(engine: Engine) -> None:
+    engine("run", "--name", "talk", "--", "sh", "-c", "echo one; echo two; echo three")
+    assert engine("logs", "talk").out == "one\ntwo\nthree\n"
+    assert engine("logs", "talk", "--tail", "1").out == "three\n"
+    assert engine("logs", "talk", "--json").json_lines[0]["text"] == "one"
+    pods = engine("get", "pods", "-l", "windlass.dev/run=talk", "-q").out.split()
+    assert engine("logs", pods[0].removeprefix("pod/")).out == "one\ntwo\nthree\n"
+    missing = engine("logs", "nobody")
+    assert missing.code == exits.NOT_FOUND
+    assert "windlass get runs" in missing.err
+
+
+def test_following_starts_before_the_job_and_ends_with_it(engine: Engine, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    script = f"echo waiting; while [ ! -e {gate} ]; do sleep 0.05; done; echo through"
+    engine("submit", "--name", "gated", "--", "sh", "-c", script)
+    follower = engine.start("logs", "-f", "gated")
+    assert follower.stdout is not None
+    assert follower.stdout.readline() == "waiting\n"
+    gate.touch()
+    rest, err = follower.communicate(timeout=60)
+    assert rest == "through\n"
+    assert follower.returncode == 0, err
+
+
+def test_a_job_that_waits_says_why_with_amounts(engine: Engine) -> None:
+    engine("submit", "--name", "huge", "--cpus", "4000", "--", "true")
+    eventually(lambda: bool(engine.run_status("huge").get("reason")))
+    status = engine.run_status("huge")
+    assert (status["phase"], status["reason"]) == ("Queued", "Impossible")
+    assert "4000" in status["message"]
+    assert engine("delete", "run", "huge").code == exits.OK
+
+
+def test_ctrl_c_leaves_the_job_running_and_says_how_to_come_back(engine: Engine) -> None:
+    follower = engine.start("run", "--name", "left", "--", "sh", "-c", "echo up; sleep 600")
+    assert follower.stdout is not None
+    assert follower.stdout.readline() == "up\n"
+    follower.send_signal(signal.SIGINT)
+    _, err = follower.communicate(timeout=60)
+    assert follower.returncode == exits.INTERRUPTED
+    assert "windlass logs -f left" in err
+    assert "Traceback" not in err
+    assert engine.run_status("left")["phase"] == "Running"
+    engine("delete", "run", "left")
+
+
+def test_a_second_up_names_the_first(engine: Engine) -> None:
+    second = engine("up")
+    assert second.code == exits.ALREADY_RUNNING
+    server = engine.folder.server()
+    assert server is not None
+    assert server.url in second.err
+    assert "windlass down" in second.err
+
+
+def test_status_tells_people_and_programs(engine: Engine) -> None:
+    shown = engine("status")
+    assert shown.code == exits.OK
+    assert "ready" in shown.out
+    data = engine("status", "--json").json
+    assert data["engine"]["server"]["pid"]
+    assert data["nodes"][0]["ready"] is True
+    assert set(data["runs"]) >= {"Running", "Queued", "Succeeded", "Failed"}
+    assert engine("status", "-q").out == "up\n"
+
+
+def test_kubectl_uses_the_kubeconfig_that_up_wrote(
+    engine: Engine, kubernetes_binaries: Path
+) -> None:
+    kubectl = [str(kubernetes_binaries / "kubectl"), "--kubeconfig", str(engine.folder.kubeconfig)]
+    done = subprocess.run(
+        [*kubectl, "--context", "windlass", "get", "queues", "-o", "name"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "queue.windlass.dev/default" in done.stdout
+
+
+@pytest.mark.parametrize("part", ["server", "agent"])
+def test_a_part_that_is_killed_comes_back(engine: Engine, part: str) -> None:
+    before = engine.folder.children()[part]
+    os.kill(before.process.pid, signal.SIGKILL)
+    eventually(lambda: _came_back(engine, part, before.process.pid))
+    eventually(lambda: engine("status", "-q").code == exits.OK)
+    assert engine("run", "--", "echo", "again").out == "again\n"
+    assert engine("status", "--json").json["engine"]["restarts"][part] > before.restarts
+
+
+def _came_back(engine: Engine, part: str, old: int) -> bool:
+    child = engine.folder.children().get(part)
+    return child is not None and child.process.alive() and child.process.pid != old
+
+
+def test_jobs_outlive_the_engine_and_are_found_again(fresh: Engine, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    script = f"while [ ! -e {gate} ]; do sleep 0.05; done; exit 5"
+    fresh("submit", "--name", "sturdy", "--", "sh", "-c", script)
+    eventually(lambda: fresh.run_status("sturdy").get("phase") == "Running")
+    down = fresh("down", "--json")
+    assert down.json["runs"] == ["default/sturdy"]
+    assert {one["name"] for one in down.json["stopped"]} == {"supervisor", "server", "agent"}
+    assert fresh("status").code == exits.NO_SERVER
+    gate.touch()
+    fresh.up()
+    eventually(lambda: fresh.run_status("sturdy").get("phase") == "Failed")
+    assert fresh.run_status("sturdy")["exitCode"] == 5
+
+
+def test_down_with_stop_runs_leaves_nothing_running(fresh: Engine, tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    script = f"import os, time; open('{mark}', 'w').write(str(os.getpid())); time.sleep(600)"
+    fresh("submit", "--name", "long", "--", sys.executable, "-c", script)
+    eventually(lambda: mark.exists() and bool(mark.read_text()))
+    pid = int(mark.read_text())
+    assert fresh("down", "--stop-runs").code == exits.OK
+    assert states.start_time(pid) == 0
+    assert fresh("down").code == exits.OK
+
+
+def test_up_in_the_foreground_stops_everything_on_ctrl_c(tmp_path: Path) -> None:
+    engine = Engine(tmp_path / "state")
+    front = engine.start("up", "--json")
+    announced = read_document(front)
+    assert announced["url"].startswith("https://127.0.0.1:")
+    parts = [child.process for child in engine.folder.children().values()]
+    assert len(parts) == 2
+    front.send_signal(signal.SIGINT)
+    _, err = front.communicate(timeout=60)
+    assert front.returncode == exits.INTERRUPTED
+    assert "Traceback" not in err
+    assert not any(part.alive() for part in parts)
+    assert engine("status").code == exits.NO_SERVER
+
+
+def test_nothing_is_left_when_up_in_the_foreground_is_killed(tmp_path: Path) -> None:
+    engine = Engine(tmp_path / "state")
+    front = engine.start("up", "--json")
+    read_document(front)
+    parts = [child.process for child in engine.folder.children().values()]
+    front.kill()
+    front.wait()
+    eventually(lambda: not any(part.alive() for part in parts))
+
+
+def test_an_engine_that_cannot_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+    engine = Engine(tmp_path / "state")
+    engine.path.mkdir()
+    (engine.path / "store.db").write_text("this is not a database")
+    result = engine("up", "--detach")
+    assert result.code == exits.FAILED
+    assert "server" in result.err
+    assert "server.log" in result.err
+    assert engine.folder.supervisor() is None
+
+
+def test_up_writes_a_context_for_kubectl_only_where_it_was_asked_to(tmp_path: Path) -> None:
+    config = Path(os.environ["HOME"]) / ".kube" / "config"
+    config.parent.mkdir()
+    config.write_text("apiVersion: v1\nkind: Config\ncurrent-context: work\n"
+                      "contexts: [{name: work, context: {cluster: w, user: w}}]\n")  # fmt: skip
+    engine = Engine(tmp_path / "state")
+    with engine:
+        assert "windlass" not in config.read_text()
+    try:
+        result = engine("up", "--detach", "--kubectl-context", "--json")
+        assert result.json["context"] == "windlass"
+    finally:
+        engine("down")
+    text = config.read_text()
+    assert "name: windlass" in text
+    assert "name: work" in text
+    assert "current-context: work" in text
+
+
+def test_a_narrow_terminal_shows_a_narrow_table(engine: Engine) -> None:
+    engine("run", "--name", "a-rather-long-name-for-a-job", "--", "true")
+    shown = in_terminal(engine, 40, "get", "runs", "-o", "wide")
+    rows = [line for line in shown.splitlines() if line.startswith(("NAME", "a-"))]
+    assert len(rows) >= 2
+    # Twelve columns cannot all fit into 40 characters, but each stays one short line.
+    assert max(map(len, rows)) <= 100
+
+
+def in_terminal(engine: Engine, width: int, *arguments: str) -> str:
+    """What a person sees on a terminal of this width."""
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "WINDLASS_STATE": str(engine.path), "COLUMNS": str(width), "NO_COLOR": "1"}
+    done = subprocess.Popen([*WINDLASS, *arguments], env=env, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(ours, 4096)
+        except OSError:
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(ours)
+    assert done.wait() == 0
+    return shown.decode().replace("\r\n", "\n")
+
+
+def read_document(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """The first JSON document that a process prints, as soon as it is complete."""
+    assert process.stdout is not None
+    text = ""
+    for line in process.stdout:
+        text += line
+        try:
+            document: dict[str, Any] = json.loads(text)
+        except ValueError:
+            continue
+        return document
+    raise AssertionError(f"no document, but: {text!r}")
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Waits for other processes; the test's own timeout is the limit."""
+    while not condition():
+        time.sleep(0.05)
