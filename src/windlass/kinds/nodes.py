@@ -61,6 +61,8 @@ class Field:
     required: bool
     default: Any = NOTHING
     """Filled in when absent; NOTHING when absence itself is the default."""
+    implied: bool = False
+    """Absence reads as an object with nothing in it, so that one need not be written."""
 
 
 @functools.cache
@@ -120,7 +122,8 @@ def _struct(info: inspect.StructType) -> Node:
     for field in info.fields:
         node = _convert(field.type)
         default = _default(field, node)
-        fields[field.encode_name] = Field(field.name, node, field.required, default)
+        implied = field.default_factory is not msgspec.NODEFAULT and node.type == "object"
+        fields[field.encode_name] = Field(field.name, node, field.required, default, implied)
     node = Node("object", struct=info.cls, fields=fields)
     node.has_defaults = any(_fills(field) for field in fields.values())
     return node

@@ -151,7 +151,7 @@ def _spec_problems(spec: Json) -> list[Problem]:
     if not containers:
         found.append(problems.required("spec.containers"))
     names: set[str] = set()
-    volumes = {volume.get("name") for volume in spec.get("volumes") or ()}
+    volumes = {str(volume.get("name")) for volume in spec.get("volumes") or ()}
     for field in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(field) or ()):
             found += _container_problems(container, f"spec.{field}[{index}]", names, volumes)
@@ -172,7 +172,7 @@ def _spec_problems(spec: Json) -> list[Problem]:
 
 
 def _container_problems(
-    container: Json, path: str, names: set[str], volumes: set[Any]
+    container: Json, path: str, names: set[str], volumes: set[str]
 ) -> list[Problem]:
     found: list[Problem] = []
     name = container.get("name")
@@ -231,19 +231,18 @@ def _resource_problems(resources: Json, path: str) -> list[Problem]:
 
 def _volume_problems(volumes: list[Json]) -> list[Problem]:
     found: list[Problem] = []
-    names: set[Any] = set()
+    names: set[str] = set()
     for index, volume in enumerate(volumes):
-        name = volume.get("name")
+        path, name = f"spec.volumes[{index}].name", volume.get("name")
         if not name:
-            found.append(problems.required(f"spec.volumes[{index}].name"))
+            found.append(problems.required(path))
+        elif not isinstance(name, str):
+            found.append(problems.wrong_type(path, name, "must be a text"))
         elif name in names:
-            found.append(problems.duplicate(f"spec.volumes[{index}].name", name))
-        elif isinstance(name, str):
-            found += metadata.dns_label_problems(name, f"spec.volumes[{index}].name")
-            names.add(name)
+            found.append(problems.duplicate(path, name))
         else:
-            why = "must be a text"
-            found.append(problems.wrong_type(f"spec.volumes[{index}].name", name, why))
+            found += metadata.dns_label_problems(name, path)
+            names.add(name)
     return found
 
 

@@ -53,8 +53,8 @@ def to_dict(obj: Object) -> dict[str, Any]:
     resource = obj.resource
     known: dict[str, Any] = msgspec.to_builtins(obj)
     source = obj.__dict__.get(_SOURCE)
-    if source is not None:
-        known = _overlay(known, msgspec.json.decode(source), nodes.of_kind(type(obj)))
+    original = None if source is None else msgspec.json.decode(source)
+    known = _overlay(known, original, nodes.of_kind(type(obj)))
     head = {"apiVersion": resource.api_version, "kind": resource.kind}
     return head | {key: value for key, value in known.items() if key not in head}
 
@@ -65,27 +65,30 @@ def encode(obj: Object) -> bytes:
 
 def _overlay(known: Any, original: Any, node: nodes.Node) -> Any:
     """`known` with what only `original` has, at every level the struct type describes."""
-    if isinstance(known, dict) and isinstance(original, dict):
-        if node.type == "object":
-            kept = {k: v for k, v in original.items() if k not in node.fields}
-            return kept | {
-                key: _overlay(value, original[key], node.fields[key].node)
-                if key in original
-                else value
-                for key, value in known.items()
-            }
-        if node.type == "map" and node.items is not None:
-            items = node.items
-            return {
-                key: _overlay(value, original[key], items) if key in original else value
-                for key, value in known.items()
-            }
-    if isinstance(known, list) and isinstance(original, list) and node.items is not None:
-        return [
-            item if match is None else _overlay(item, match, node.items)
-            for item, match in zip(known, _matches(known, original), strict=True)
-        ]
+    if node.type == "object" and isinstance(known, dict):
+        return _overlay_fields(known, original if isinstance(original, dict) else {}, node)
+    if node.items is None:
+        return known
+    items = node.items
+    if node.type == "map" and isinstance(known, dict):
+        before = original if isinstance(original, dict) else {}
+        return {key: _overlay(value, before.get(key), items) for key, value in known.items()}
+    if node.type == "array" and isinstance(known, list):
+        matches = _matches(known, original if isinstance(original, list) else [])
+        return [_overlay(value, match, items) for value, match in zip(known, matches, strict=True)]
     return known
+
+
+def _overlay_fields(
+    known: dict[str, Any], original: dict[str, Any], node: nodes.Node
+) -> dict[str, Any]:
+    merged = {key: value for key, value in original.items() if key not in node.fields}
+    for key, value in known.items():
+        field = node.fields[key]
+        laid = _overlay(value, original.get(key), field.node)
+        if laid or not field.implied or key in original:
+            merged[key] = laid
+    return merged
 
 
 def _matches(known: list[Any], original: list[Any]) -> list[Any]:

@@ -48,6 +48,11 @@ def test_types_of_known_fields_are_checked_and_unknown_fields_stay() -> None:
     assert unknown == []
 
 
+def test_what_the_structs_leave_open_is_checked_too() -> None:
+    found = problems_of(core_cases.pod(volumes=[{"name": ["a"]}, {"name": {}}, {"name": "A"}]))
+    assert list(found) == [f"spec.volumes[{index}].name" for index in range(3)]
+
+
 def test_null_is_absence_in_core_kinds() -> None:
     assert problems_of(core_cases.pod(nodeSelector=None, tolerations=None)) == {}
 
