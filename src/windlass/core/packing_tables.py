@@ -1,0 +1,306 @@
+"""What is known about demand, boiled down to tables that make a placement cheap to judge.
+
+`Demand` counts the shapes that were asked for; `Tables` holds, for one demand and one fleet, the
+potential of every node state as sums of table entries (docs/design/packing.md derives them):
+
+    potential = fragments + stranded - worth of the holes - scarcity
+
+`packing` reads the tables; nothing here knows which node is in which state. All entries are
+integers in `UNIT`ths of a thousandth of a device, so that sums are exact in any order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from windlass.core import cutting
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+WHOLE = 1000
+UNIT = 64
+"""Table entries per thousandth of a device."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Shape:
+    """What one member asks of a node, as far as packing minds it."""
+
+    cpu: int
+    """Thousandths of a core."""
+    memory: int = 0
+    """In the unit of the node's memory. It decides whether a node fits, not how well."""
+    count: int = 0
+    """Devices; 0: none."""
+    milli: int = 0
+    """Thousandths of each: below 1000 for a share of one device, else 1000."""
+    models: tuple[str, ...] = ()
+    """Acceptable models; empty: any."""
+
+    def __post_init__(self) -> None:
+        if min(self.cpu, self.memory, self.count, self.milli) < 0:
+            raise ValueError(f"{self} asks for a negative amount: amounts are 0 or more.")
+        if self.count and not 0 < self.milli <= WHOLE:
+            raise ValueError(f"{self} asks for {self.milli} thousandths of a device: 1 to 1000.")
+        if self.count > 1 and self.milli < WHOLE:
+            raise ValueError(f"{self} asks for shares of several devices: a share is of one.")
+
+    @property
+    def total(self) -> int:
+        """Thousandths of devices altogether."""
+        return self.count * self.milli
+
+    @property
+    def shared(self) -> bool:
+        return self.count == 1 and self.milli < WHOLE
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Weights:
+    """How much each part of the score counts, in thousandths of a device."""
+
+    fragments: float = 1.0
+    """Idle milli-devices that typical demand cannot use."""
+    stranded: float = 3.0
+    """Milli-devices that will be left when cpu runs out."""
+    holes: float = 8000.0
+    """A device's worth of holes that pair well with demanded shares."""
+    scarcity: float = 1.2
+    """Each milli-device of a model that demand is bound to."""
+    balance: float = 240.0
+    """Each e-fold between the node's cpu per device and the shape's."""
+    band: float = 200.0
+    """Gains closer than this are equal: the rank of the node decides."""
+    softness: float = 700.0
+    """How much worse a filling may be and still be expected (stranded)."""
+
+
+class Demand:
+    """How often each shape was asked for; the past fades with `half_life` observations."""
+
+    def __init__(
+        self, counts: Mapping[Shape, float] | None = None, half_life: float | None = None
+    ) -> None:
+        self.counts: dict[Shape, float] = {}
+        self.observed = 0
+        self._weight = 1.0
+        self._growth = 1.0 if half_life is None else 2.0 ** (1.0 / half_life)
+        for shape, count in (counts or {}).items():
+            key = _without_memory(shape)
+            self.counts[key] = self.counts.get(key, 0.0) + count
+
+    def observe(self, shape: Shape) -> None:
+        """One more member of this shape was asked for."""
+        key = _without_memory(shape)
+        self.counts[key] = self.counts.get(key, 0.0) + self._weight
+        self.observed += 1
+        self._weight *= self._growth
+        if self._weight > _RENORMALISE:
+            self._fade()
+
+    def heaviest(self, most: int) -> list[tuple[Shape, float]]:
+        """The most frequent shapes with their counts, in an order that is always the same."""
+        ranked = sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))
+        return ranked[:most]
+
+    def _fade(self) -> None:
+        """Scales back before numbers grow too large, and forgets what is long gone."""
+        scaled = {shape: count / self._weight for shape, count in self.counts.items()}
+        self.counts = {shape: count for shape, count in scaled.items() if count > _FORGOTTEN}
+        self._weight = 1.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fleet:
+    """What the nodes have when nothing runs: one row per node."""
+
+    cpu: Ints
+    memory: Ints
+    devices: Ints
+    """Thousandths of each device, [node, device]; 0 where a node has fewer."""
+    model: Ints
+    """Index into `models`."""
+    models: tuple[str, ...]
+
+    @staticmethod
+    def of(nodes: Iterable[tuple[int, int, int, str]]) -> Fleet:
+        """From (cpu, memory, number of devices, model) of each node."""
+        rows = list(nodes)
+        models = tuple(sorted({row[3] for row in rows}))
+        count = np.array([row[2] for row in rows], dtype=np.int64)
+        slots = np.arange(max(1, int(count.max(initial=0))))
+        return Fleet(
+            cpu=np.array([row[0] for row in rows], dtype=np.int64),
+            memory=np.array([row[1] for row in rows], dtype=np.int64),
+            devices=np.where(slots < count[:, None], WHOLE, 0).astype(np.int64),
+            model=np.array([models.index(row[3]) for row in rows], dtype=np.int64),
+            models=models,
+        )
+
+    def capacity(self) -> Floats:
+        """Milli-devices of each model."""
+        totals = self.devices.sum(axis=1).astype(np.float64)
+        return np.bincount(self.model, weights=totals, minlength=len(self.models))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tables:
+    """Potentials for one demand on one fleet. `packing.potential` adds them up."""
+
+    weights: Weights
+    models: tuple[str, ...]
+    kin: Ints
+    """Model -> class: models that the same shapes accept share tables."""
+    cpu_levels: Ints
+    """Different cpu requests, ascending: what a node can still take changes only at these."""
+    device: Ints
+    """[class, cpu level, milli left]: fragments and worth of one device."""
+    whole: Ints
+    """[class, cpu level, free devices]: what whole-device demand makes of the free ones."""
+    stranded: Ints
+    """[class, cpu step, device step]: expected to be left over when the node is filled."""
+    scarcity: Ints
+    """Model -> cost of each milli-device taken."""
+
+
+def build(demand: Demand, fleet: Fleet, weights: Weights | None = None) -> Tables:
+    """The tables for this demand on this fleet."""
+    chosen = weights or Weights()
+    shapes = _Shapes(demand.heaviest(_MOST_SHAPES), fleet.models)
+    levels = np.unique(shapes.cpu)
+    most = fleet.devices.shape[1]
+    device, whole = _fragments(shapes, levels, most, chosen)
+    holes = cutting.hole_values(shapes.milli[shapes.shared], shapes.weight[shapes.shared])
+    return Tables(
+        weights=chosen,
+        models=fleet.models,
+        kin=shapes.kin,
+        cpu_levels=levels,
+        device=_rounded(device - chosen.holes * holes),
+        whole=_rounded(whole),
+        stranded=_rounded(chosen.stranded * _stranded(shapes, fleet, chosen)),
+        scarcity=_rounded(chosen.scarcity * scarcity(shapes, fleet)),
+    )
+
+
+CPU_STEP = 500
+DEVICE_STEP = 50
+
+_MOST_SHAPES = 512
+"""Rarer shapes than the 512 most frequent do not change a score."""
+_RENORMALISE = 1e12
+_FORGOTTEN = 1e-6
+
+
+def _without_memory(shape: Shape) -> Shape:
+    return dataclasses.replace(shape, memory=0) if shape.memory else shape
+
+
+def _rounded(values: Floats) -> Ints:
+    return np.rint(values * UNIT).astype(np.int64)
+
+
+class _Shapes:
+    """Columns of the demanded shapes, and which class of models accepts which."""
+
+    def __init__(self, counts: Sequence[tuple[Shape, float]], models: tuple[str, ...]) -> None:
+        shapes = [shape for shape, _ in counts]
+        total = sum(count for _, count in counts)
+        self.cpu = np.array([s.cpu for s in shapes], dtype=np.int64)
+        self.count = np.array([s.count for s in shapes], dtype=np.int64)
+        self.milli = np.array([s.milli for s in shapes], dtype=np.int64)
+        self.total = self.count * self.milli
+        self.weight = np.array([count / total for _, count in counts], dtype=np.float64)
+        self.shared = (self.count == 1) & (self.milli < WHOLE)
+        self.bound = np.array([bool(s.models) for s in shapes], dtype=bool)
+        accepted = np.array(
+            [[not s.models or not s.count or model in s.models for s in shapes]
+             for model in models], dtype=bool,
+        ).reshape(len(models), len(shapes))  # fmt: skip
+        self.by_model = accepted
+        self.accepted, kin = np.unique(accepted, axis=0, return_inverse=True)
+        self.kin = kin.astype(np.int64).reshape(-1)
+
+
+def _fragments(shapes: _Shapes, levels: Ints, most: int, weights: Weights) -> tuple[Floats, Floats]:
+    """Idle milli-devices that a random demanded shape cannot use, as sums over devices.
+
+    A share can use every device with enough left, so its part adds up over devices; a whole-device
+    shape can use the free ones if there are enough. Everything else is a fragment to it.
+    """
+    classes = len(shapes.accepted)
+    level = np.searchsorted(levels, shapes.cpu) + 1
+    usable = np.zeros((classes, len(levels) + 1, WHOLE + 1))
+    takes = np.zeros((classes, len(levels) + 1, most + 1))
+    for which in range(classes):
+        share = shapes.accepted[which] & shapes.shared
+        np.add.at(usable[which], (level[share], shapes.milli[share]), shapes.weight[share])
+        fits = shapes.accepted[which] & (shapes.milli == WHOLE) & (shapes.count <= most)
+        np.add.at(takes[which], (level[fits], shapes.count[fits]), shapes.weight[fits])
+    left = np.arange(WHOLE + 1)
+    device = left * (1.0 - usable.cumsum(axis=1).cumsum(axis=2))
+    whole = -WHOLE * np.arange(most + 1) * takes.cumsum(axis=1).cumsum(axis=2)
+    return weights.fragments * device, weights.fragments * whole
+
+
+def _stranded(shapes: _Shapes, fleet: Fleet, weights: Weights) -> Floats:
+    """[class, cpu step, device step]: milli-devices left when a node is filled to its end.
+
+    Random shapes of the demand fill it, those that leave less being likelier, until none fits.
+    """
+    cpu_steps = int(fleet.cpu.max(initial=0)) // CPU_STEP + 1
+    device_steps = int(fleet.devices.sum(axis=1).max(initial=0)) // DEVICE_STEP + 1
+    return np.stack(
+        [_filled(shapes, accepted, cpu_steps, device_steps, weights.softness)
+         for accepted in shapes.accepted]
+    )  # fmt: skip
+
+
+def _filled(
+    shapes: _Shapes, accepted: npt.NDArray[np.bool_], cpu_steps: int, device_steps: int, soft: float
+) -> Floats:
+    cpu = np.maximum(1, np.rint(shapes.cpu[accepted] / CPU_STEP).astype(np.int64))
+    device = np.rint(shapes.total[accepted] / DEVICE_STEP).astype(np.int64)
+    pairs, inverse = np.unique(np.stack([cpu, device], axis=1), axis=0, return_inverse=True)
+    weight = np.bincount(inverse.reshape(-1), weights=shapes.weight[accepted])
+    pad = int(pairs[:, 1].max(initial=0))
+    # Left of `pad` lies what would be less than nothing: no filling leads there.
+    left = np.full((cpu_steps + 1, pad + device_steps + 1), np.inf)
+    nothing_fits = np.arange(device_steps + 1) * float(DEVICE_STEP)
+    columns = pad + np.arange(device_steps + 1) - pairs[:, 1:]
+    order = np.arange(len(pairs))
+    for step in range(cpu_steps + 1):
+        fit = order[pairs[:, 0] <= step]
+        if not len(fit):
+            left[step, pad:] = nothing_fits
+            continue
+        after = left[(step - pairs[fit, 0])[:, None], columns[fit]]
+        least = after.min(axis=0)
+        some = np.isfinite(least)
+        floor = np.where(some, least, 0.0)
+        likely = weight[fit][:, None] * np.exp((floor - after) / soft)
+        after[np.isinf(after)] = 0.0
+        mean = (likely * after).sum(axis=0) / np.where(some, likely.sum(axis=0), 1.0)
+        left[step, pad:] = np.where(some, mean, nothing_fits)
+    return left[:, pad:]
+
+
+def scarcity(shapes: _Shapes, fleet: Fleet) -> Floats:
+    """How much demand is bound to each model: 0 up to half of what there is of it, 1 at all."""
+    capacity = fleet.capacity()
+    asked = shapes.weight * shapes.total
+    everything = asked.sum()
+    bound = np.zeros(len(fleet.models))
+    for which in np.flatnonzero(shapes.bound & (shapes.total > 0)):
+        room = np.where(shapes.by_model[:, which], capacity, 0.0)
+        if room.sum() > 0:
+            bound += asked[which] * room / room.sum()
+    if everything <= 0:
+        return bound
+    pressure = bound * capacity.sum() / everything / np.maximum(capacity, 1.0)
+    return np.maximum(0.0, (pressure - 0.5) / 0.5)

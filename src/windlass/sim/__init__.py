@@ -1,0 +1,1 @@
+"""Replays demand through the deciding core."""

@@ -1,0 +1,237 @@
+"""Traces in the shape of openb (Alibaba's GPU cluster of 2023) and the published way to replay them.
+
+Reads node lists, pod lists and arrival orders, plain or gzip. `replay` is the protocol of "Beware
+of Fragmentation" (USENIX ATC'23): pods arrive one by one, each is tried once, none leaves; what
+counts is how much of the devices is allocated when the arrived demand reaches so many percent.
+
+`bench.packing` and the simulator call it. The public data come from
+github.com/hkust-adsl/kubernetes-scheduler-simulator (data/csv, experiments/analysis).
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import gzip
+import io
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from windlass.core import packing_tables
+from windlass.core.packing_tables import Fleet, Shape
+
+PREFIX = "openb_pod_list_"
+
+
+class BadTrace(ValueError):
+    """A file is not what it should be; the message says which, where and what would do."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pods:
+    """A pod list, sorted by name."""
+
+    names: tuple[str, ...]
+    shapes: tuple[Shape, ...]
+
+    def counts(self) -> dict[Shape, float]:
+        """How often each shape is in the list."""
+        found: dict[Shape, float] = {}
+        for shape in self.shapes:
+            found[shape] = found.get(shape, 0.0) + 1.0
+        return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Nodes:
+    """A node list, sorted by name."""
+
+    names: tuple[str, ...]
+    rows: tuple[tuple[int, int, int, str], ...]
+    """cpu, memory, number of devices, model."""
+
+    def fleet(self, rank: Sequence[int]) -> Fleet:
+        """The nodes in the order in which ties are broken."""
+        in_order = np.argsort(np.asarray(rank), kind="stable")
+        return Fleet.of(self.rows[node] for node in in_order.tolist())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Arrival:
+    """In which order pods arrive, and how ties between nodes are broken."""
+
+    seed: int
+    order: tuple[int, ...]
+    """Index into the pods sorted by name, for each arrival."""
+    rank: tuple[int, ...]
+    """Rank of each node sorted by name; the smaller wins."""
+
+
+class Chooser(Protocol):
+    """A policy during one replay."""
+
+    def choose(self, shape: Shape) -> tuple[int, list[int]] | None:
+        """Node and devices for the next pod, or None if it fits nowhere."""
+
+    def place(self, shape: Shape, node: int, devices: list[int]) -> None:
+        """The pod takes its room."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Curve:
+    """Allocated percent of all devices, by arrived percent."""
+
+    allocated: dict[int, float]
+    placed: int
+    """Pods that found room."""
+
+    def unallocated(self, arrived: int) -> float | None:
+        """Percent of devices left idle at this point; None if demand never got there."""
+        value = self.allocated.get(arrived)
+        return None if value is None else round(100.0 - value, 2)
+
+
+def folder() -> Path:
+    """Where the public trace is expected: $WINDLASS_DATA/traces/fgd_atc23."""
+    return Path(os.environ.get("WINDLASS_DATA", "../shared")) / "traces" / "fgd_atc23"
+
+
+def lists(root: Path) -> list[str]:
+    """Names of the pod lists in a trace folder that have arrival orders."""
+    found = (path.name for path in (root / "orders").glob("order_*.jsonl*"))
+    return sorted(name.removeprefix("order_").partition(".")[0] for name in found)
+
+
+def read_nodes(path: Path) -> Nodes:
+    """Columns sn, cpu_milli, memory_mib, gpu, model."""
+    found = sorted(
+        (row.text("sn"), (row.number("cpu_milli"), row.number("memory_mib"), row.number("gpu"),
+                          row.text("model"))) for row in _rows(path)
+    )  # fmt: skip
+    if not found:
+        raise BadTrace(f"{path} has no nodes: give a node list with at least one row.")
+    return Nodes(tuple(name for name, _ in found), tuple(row for _, row in found))
+
+
+def read_pods(path: Path) -> Pods:
+    """Columns name, cpu_milli, memory_mib, num_gpu, gpu_milli, and gpu_spec if models matter."""
+    found = sorted(((row.text("name"), _shape(row)) for row in _rows(path)), key=lambda p: p[0])
+    if not found:
+        raise BadTrace(f"{path} has no pods: give a pod list with at least one row.")
+    return Pods(tuple(name for name, _ in found), tuple(shape for _, shape in found))
+
+
+def read_arrivals(path: Path, nodes: Nodes, pods: Pods) -> list[Arrival]:
+    """One JSON object per line with seed, order and node_rank."""
+    found = []
+    for number, line in enumerate(_lines(path), start=1):
+        if not line.strip():
+            continue
+        try:
+            fields = json.loads(line)
+            arrival = Arrival(
+                int(fields["seed"]), tuple(fields["order"]), tuple(fields["node_rank"])
+            )
+        except (ValueError, KeyError, TypeError) as problem:
+            raise BadTrace(
+                f"{path} line {number} is not an arrival order: it needs seed, order and "
+                f"node_rank ({problem})."
+            ) from problem
+        _check(arrival, f"{path} line {number}", len(nodes.names), len(pods.names))
+        found.append(arrival)
+    return found
+
+
+def replay(pods: Pods, arrival: Arrival, fleet: Fleet, chooser: Chooser) -> Curve:
+    """Every pod is tried once in order and stays where it is put."""
+    capacity = int(fleet.devices.sum())
+    arrived = allocated = placed = 0
+    events = np.zeros((len(arrival.order), 2), dtype=np.int64)
+    for event, which in enumerate(arrival.order):
+        shape = pods.shapes[which]
+        arrived += shape.total
+        choice = chooser.choose(shape)
+        if choice is not None:
+            chooser.place(shape, *choice)
+            allocated += shape.total
+            placed += 1
+        events[event] = arrived, allocated
+    return Curve(_discrete(events, max(1, capacity)), placed)
+
+
+def _discrete(events: packing_tables.Ints, capacity: int) -> dict[int, float]:
+    """Mean allocated percent over the events at each whole percent of arrived demand."""
+    percent = np.round(100.0 * events[:, 0] / capacity).astype(np.int64)
+    share = np.round(100.0 * events[:, 1] / capacity, 2)
+    return {
+        int(point): round(float(share[percent == point].mean()), 2) for point in np.unique(percent)
+    }
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Row:
+    """A line of a CSV file that can say where it is."""
+
+    where: str
+    fields: dict[str, str]
+
+    def text(self, column: str) -> str:
+        value = self.fields.get(column)
+        if value is None:
+            raise BadTrace(f"{self.where} has no column {column!r}: add it to the header.")
+        return value.strip()
+
+    def number(self, column: str) -> int:
+        text = self.text(column)
+        try:
+            value = int(float(text or 0))
+        except (ValueError, OverflowError):
+            value = -1
+        if value < 0:
+            raise BadTrace(f"{self.where}: {column} is {text!r}, it must be a number from 0 up.")
+        return value
+
+
+def _shape(row: _Row) -> Shape:
+    count, milli = row.number("num_gpu"), row.number("gpu_milli")
+    models = row.fields.get("gpu_spec") or ""
+    try:
+        return Shape(
+            cpu=row.number("cpu_milli"),
+            memory=row.number("memory_mib"),
+            count=count if milli else 0,
+            milli=milli if count else 0,
+            models=tuple(sorted(filter(None, models.strip().split("|")))) if count else (),
+        )
+    except BadTrace:
+        raise
+    except ValueError as problem:
+        raise BadTrace(f"{row.where}: {problem}") from problem
+
+
+def _check(arrival: Arrival, where: str, nodes: int, pods: int) -> None:
+    if len(arrival.rank) != nodes:
+        raise BadTrace(f"{where} ranks {len(arrival.rank)} nodes, but the node list has {nodes}.")
+    wrong = [index for index in arrival.order if not 0 <= index < pods]
+    if wrong:
+        raise BadTrace(f"{where} names pod {wrong[0]}, but the pod list has 0 to {pods - 1}.")
+
+
+def _rows(path: Path) -> Iterator[_Row]:
+    for number, fields in enumerate(csv.DictReader(_lines(path)), start=2):
+        yield _Row(f"{path} line {number}", fields)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    try:
+        raw = path.read_bytes()
+    except OSError as problem:
+        raise BadTrace(f"{path} cannot be read: {problem.strerror}.") from problem
+    if raw[:2] == b"\x1f\x8b":
+        raw = gzip.decompress(raw)
+    yield from io.StringIO(raw.decode("utf-8-sig"))
