@@ -241,6 +241,12 @@ def test_create_refuses_bad_metadata(
     assert any(found.startswith(field) for found in causes(status)), status
 
 
+def test_empty_parts_of_metadata_are_left_out(api: Rest, ns: str) -> None:
+    empty = {"labels": {}, "annotations": {}, "finalizers": [], "ownerReferences": []}
+    metadata = ok(api.post(core(ns, "configmaps"), config_map("a", **empty)), 201)["metadata"]
+    assert not set(empty) & set(metadata)
+
+
 def test_every_create_has_a_new_uid_and_a_later_version(api: Rest, ns: str) -> None:
     first = ok(api.post(core(ns, "configmaps"), config_map("a")), 201)["metadata"]
     ok(api.delete(core(ns, "configmaps", "a")))

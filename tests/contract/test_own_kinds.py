@@ -135,6 +135,15 @@ def test_run_keeps_what_was_written(api: Rest, ns: str) -> None:
     assert created["roles"][0]["resources"]["cpu"] == "8"
 
 
+def test_run_is_filled_in_with_its_defaults(api: Rest, ns: str) -> None:
+    spec = ok(api.post(own(ns, "runs"), run("a")), 201)["spec"]
+    assert (spec["priority"], spec["framework"], spec["restart"]) == (50, "process", "run")
+    assert spec["checkpoint"] == {"signal": "SIGTERM", "grace": "30s"}
+    assert spec["retries"] == {"limit": 3, "causes": ["NodeLost", "Preempted"]}
+    assert spec["roles"][0]["replicas"] == 1
+    assert spec["roles"][0]["resources"] == {"cpu": "1", "memory": "1Gi", "shm": "auto"}
+
+
 def test_amounts_may_be_numbers_or_text(api: Rest, ns: str) -> None:
     spec = {"guarantee": {"gpu": 16, "memory": "1Ti", "gpu/h100": 8}}
     created = ok(api.post(own("", "queues"), queue(f"{ns}-q", spec)), 201)

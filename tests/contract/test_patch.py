@@ -43,6 +43,15 @@ def test_merge_patch_adds_changes_and_removes(api: Rest, path: str) -> None:
     assert "labels" not in patched["metadata"]
 
 
+def test_last_label_and_annotation_take_their_map_with_them(api: Rest, ns: str) -> None:
+    marks = {"labels": {"x": "1"}, "annotations": {"y": "2"}}
+    ok(api.post(own(ns, "runs"), run("a", **marks)), 201)
+    change = {"metadata": {"labels": {"x": None}, "annotations": {"y": None}}}
+    metadata = ok(api.merge(own(ns, "runs", "a"), change))["metadata"]
+    assert "labels" not in metadata
+    assert "annotations" not in metadata
+
+
 def test_merge_patch_replaces_lists_whole(api: Rest, run_path: str) -> None:
     ok(api.merge(run_path, {"metadata": {"finalizers": ["example.com/a", "example.com/b"]}}))
     patched = ok(api.merge(run_path, {"metadata": {"finalizers": ["example.com/b"]}}))

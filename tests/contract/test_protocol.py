@@ -116,3 +116,13 @@ def test_resource_version_on_create_is_refused(api: Rest, ns: str) -> None:
 @pytest.mark.parametrize("limit", ["x", "1.5"])
 def test_bad_limit_is_refused(api: Rest, ns: str, limit: str) -> None:
     assert api.get(core(ns, "configmaps"), limit=limit).status == 400
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/version/", "/api/", "/apis/", "/api/v1/", "/apis/windlass.dev/v1alpha1/", "/api/v1/pods/"],
+)
+def test_slash_at_the_end_changes_nothing(api: Rest, path: str) -> None:
+    with_slash, without = ok(api.get(path)), ok(api.get(path.rstrip("/")))
+    assert with_slash.keys() == without.keys()
+    assert with_slash.get("kind") == without.get("kind")
