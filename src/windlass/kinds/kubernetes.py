@@ -6,24 +6,43 @@ Both engines serve these kinds: a real cluster, or the embedded server.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 
 from windlass.kinds.meta import Condition, Object, Struct
+from windlass.kinds.podspec import Container as Container
+from windlass.kinds.podspec import ContainerPort as ContainerPort
+from windlass.kinds.podspec import ContainerState as ContainerState
+from windlass.kinds.podspec import ContainerStateRunning as ContainerStateRunning
+from windlass.kinds.podspec import ContainerStateTerminated as ContainerStateTerminated
+from windlass.kinds.podspec import ContainerStateWaiting as ContainerStateWaiting
+from windlass.kinds.podspec import ContainerStatus as ContainerStatus
+from windlass.kinds.podspec import EnvFrom as EnvFrom
+from windlass.kinds.podspec import EnvFromRef as EnvFromRef
+from windlass.kinds.podspec import EnvVar as EnvVar
+from windlass.kinds.podspec import EnvVarSource as EnvVarSource
+from windlass.kinds.podspec import FieldRef as FieldRef
+from windlass.kinds.podspec import KeyRef as KeyRef
+from windlass.kinds.podspec import PodSpec as PodSpec
+from windlass.kinds.podspec import PodStatus as PodStatus
+from windlass.kinds.podspec import Quantities as Quantities
+from windlass.kinds.podspec import ResourceRequirements as ResourceRequirements
+from windlass.kinds.podspec import Toleration as Toleration
+from windlass.kinds.podspec import VolumeMount as VolumeMount
 from windlass.kinds.resources import Column, Resource
 
 AGE = Column("Age", ".metadata.creationTimestamp", "date")
-
-Quantities = dict[str, str | int | float]
-"""Resource name -> Kubernetes quantity, as written; `kinds.quantity` reads it exactly."""
 
 
 # --- namespaces, configuration, secrets ---------------------------------------------------------
 
 
 class NamespaceStatus(Struct):
+    """Whether a namespace is in use."""
+
     phase: str = ""
+    """`Active`, or `Terminating` while what is inside goes."""
 
 
 class Namespace(Object):
@@ -34,15 +53,21 @@ class Namespace(Object):
         subresources=("status",), columns=(Column("Status", ".status.phase"), AGE),
     )  # fmt: skip
     status: NamespaceStatus = msgspec.field(default_factory=NamespaceStatus)
+    """Whether it is in use."""
 
 
 class ConfigMap(Object):
+    """Settings that pods read."""
+
     resource: ClassVar = Resource(
         "", "v1", "ConfigMap", "configmaps", namespaced=True, short_names=("cm",), columns=(AGE,)
     )
     data: dict[str, str] | None = None
+    """Names and texts."""
     binary_data: dict[str, str] | None = None
+    """Names and bytes, in base64."""
     immutable: bool | None = None
+    """Nothing in it may change any more."""
 
 
 class Secret(Object):
@@ -52,12 +77,18 @@ class Secret(Object):
         "", "v1", "Secret", "secrets", namespaced=True, columns=(Column("Type", ".type"), AGE)
     )
     type: str = ""
+    """What kind of secret; `Opaque` if nobody says."""
     data: dict[str, str] | None = None
+    """Names and values, in base64."""
     string_data: dict[str, str] | None = None
+    """Names and values as plain text; the server moves them into `data`."""
     immutable: bool | None = None
+    """Nothing in it may change any more."""
 
 
 class ServiceAccount(Object):
+    """Who a pod is to the API."""
+
     resource: ClassVar = Resource(
         "", "v1", "ServiceAccount", "serviceaccounts", namespaced=True, short_names=("sa",),
         columns=(AGE,),
@@ -65,55 +96,92 @@ class ServiceAccount(Object):
 
 
 class ServicePort(Struct):
+    """A port of a service."""
+
     port: int
+    """The port of the service."""
     name: str = ""
+    """How the port is called; needed when there are several."""
     protocol: str = ""
+    """TCP, UDP or SCTP."""
     target_port: int | str | None = None
+    """The port of the pods: a number, or the name of a container's port."""
 
 
 class ServiceSpec(Struct):
+    """Which pods, which ports."""
+
     cluster_ip: str | None = msgspec.field(default=None, name="clusterIP")
+    """The address, or `None`: names lead straight to the pods."""
     selector: dict[str, str] | None = None
+    """Labels of the pods behind it."""
     ports: list[ServicePort] | None = None
+    """Ports that it serves."""
     type: str = ""
+    """ClusterIP, NodePort, LoadBalancer or ExternalName."""
     publish_not_ready_addresses: bool | None = None
+    """Pods are found before they are ready."""
 
 
 class Service(Object):
+    """A name and address for a set of pods."""
+
     resource: ClassVar = Resource(
         "", "v1", "Service", "services", namespaced=True, short_names=("svc",),
         subresources=("status",),
         columns=(Column("Type", ".spec.type"), Column("Cluster-IP", ".spec.clusterIP"), AGE),
     )  # fmt: skip
     spec: ServiceSpec = msgspec.field(default_factory=ServiceSpec)
+    """Which pods, which ports."""
 
 
 # --- nodes --------------------------------------------------------------------------------------
 
 
 class Taint(Struct):
+    """Keeps pods away from a node."""
+
     key: str
+    """The taint's name."""
     effect: str
+    """NoSchedule, PreferNoSchedule or NoExecute."""
     value: str = ""
+    """The taint's value."""
     time_added: str | None = None
+    """When it was put there."""
 
 
 class NodeSpec(Struct):
+    """What its keeper wants of a node."""
+
     unschedulable: bool | None = None
+    """No new pods: the node is cordoned."""
     taints: list[Taint] | None = None
+    """Pods that do not tolerate these stay away."""
     provider_id: str | None = msgspec.field(default=None, name="providerID")
+    """What the provider calls the machine."""
 
 
 class NodeAddress(Struct):
+    """How a node is reached."""
+
     type: str
+    """Hostname, InternalIP or ExternalIP."""
     address: str
+    """The address."""
 
 
 class NodeStatus(Struct):
+    """What a node has and how it is."""
+
     capacity: Quantities | None = None
+    """What the machine has."""
     allocatable: Quantities | None = None
+    """What pods may use of it."""
     conditions: list[Condition] | None = None
+    """Ready, and what presses the node."""
     addresses: list[NodeAddress] | None = None
+    """How it is reached."""
 
 
 class Node(Object):
@@ -130,153 +198,12 @@ class Node(Object):
         ),
     )  # fmt: skip
     spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
+    """What its keeper wants of it."""
     status: NodeStatus = msgspec.field(default_factory=NodeStatus)
+    """What it has and how it is."""
 
 
-# --- pods ---------------------------------------------------------------------------------------
-
-
-class KeyRef(Struct):
-    name: str = ""
-    key: str = ""
-    optional: bool | None = None
-
-
-class FieldRef(Struct):
-    field_path: str
-
-
-class EnvVarSource(Struct):
-    secret_key_ref: KeyRef | None = None
-    config_map_key_ref: KeyRef | None = None
-    field_ref: FieldRef | None = None
-
-
-class EnvVar(Struct):
-    name: str
-    value: str = ""
-    value_from: EnvVarSource | None = None
-
-
-class EnvFromRef(Struct):
-    name: str = ""
-    optional: bool | None = None
-
-
-class EnvFrom(Struct):
-    prefix: str = ""
-    secret_ref: EnvFromRef | None = None
-    config_map_ref: EnvFromRef | None = None
-
-
-class ResourceRequirements(Struct):
-    requests: Quantities | None = None
-    limits: Quantities | None = None
-
-
-class ContainerPort(Struct):
-    container_port: int
-    name: str = ""
-    host_port: int | None = None
-    protocol: str = ""
-
-
-class VolumeMount(Struct):
-    name: str
-    mount_path: str
-    sub_path: str = ""
-    read_only: bool | None = None
-
-
-class Container(Struct):
-    name: str
-    image: str = ""
-    command: list[str] | None = None
-    args: list[str] | None = None
-    working_dir: str = ""
-    env: list[EnvVar] | None = None
-    env_from: list[EnvFrom] | None = None
-    resources: ResourceRequirements | None = None
-    ports: list[ContainerPort] | None = None
-    volume_mounts: list[VolumeMount] | None = None
-    restart_policy: str | None = None
-    """`Always` on an init container makes it a sidecar."""
-
-
-class Toleration(Struct):
-    key: str = ""
-    operator: str = ""
-    value: str = ""
-    effect: str = ""
-    toleration_seconds: int | None = None
-
-
-class PodSpec(Struct):
-    containers: list[Container] = []
-    init_containers: list[Container] | None = None
-    node_name: str = ""
-    scheduler_name: str = ""
-    restart_policy: str = ""
-    termination_grace_period_seconds: int | None = None
-    active_deadline_seconds: int | None = None
-    node_selector: dict[str, str] | None = None
-    tolerations: list[Toleration] | None = None
-    priority: int | None = None
-    priority_class_name: str = ""
-    volumes: list[dict[str, Any]] | None = None
-    overhead: Quantities | None = None
-    hostname: str = ""
-    subdomain: str = ""
-    host_network: bool | None = None
-    service_account_name: str = ""
-    automount_service_account_token: bool | None = None
-    enable_service_links: bool | None = None
-
-
-class ContainerStateTerminated(Struct):
-    exit_code: int = 0
-    signal: int | None = None
-    reason: str = ""
-    message: str = ""
-    started_at: str | None = None
-    finished_at: str | None = None
-
-
-class ContainerStateRunning(Struct):
-    started_at: str | None = None
-
-
-class ContainerStateWaiting(Struct):
-    reason: str = ""
-    message: str = ""
-
-
-class ContainerState(Struct):
-    waiting: ContainerStateWaiting | None = None
-    running: ContainerStateRunning | None = None
-    terminated: ContainerStateTerminated | None = None
-
-
-class ContainerStatus(Struct):
-    name: str
-    state: ContainerState = msgspec.field(default_factory=ContainerState)
-    ready: bool = False
-    restart_count: int = 0
-    image: str = ""
-    image_id: str = msgspec.field(default="", name="imageID")
-    container_id: str | None = msgspec.field(default=None, name="containerID")
-
-
-class PodStatus(Struct):
-    phase: str = ""
-    reason: str = ""
-    message: str = ""
-    conditions: list[Condition] | None = None
-    container_statuses: list[ContainerStatus] | None = None
-    init_container_statuses: list[ContainerStatus] | None = None
-    host_ip: str | None = msgspec.field(default=None, name="hostIP")
-    pod_ip: str | None = msgspec.field(default=None, name="podIP")
-    start_time: str | None = None
+# --- pods ----------------------------------------------------------------------------------------
 
 
 class Pod(Object):
@@ -295,25 +222,40 @@ class Pod(Object):
         ),
     )  # fmt: skip
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
+    """What it runs, and where."""
     status: PodStatus = msgspec.field(default_factory=PodStatus)
+    """What became of it."""
 
 
 # --- events, leases, priorities, rights ---------------------------------------------------------
 
 
 class ObjectReference(Struct):
+    """Which object."""
+
     api_version: str = ""
+    """Of the object."""
     kind: str = ""
+    """Of the object."""
     namespace: str = ""
+    """Of the object."""
     name: str = ""
+    """Of the object."""
     uid: str = ""
+    """Of the object."""
     resource_version: str = ""
+    """Of the object when it happened."""
     field_path: str = ""
+    """Which part of the object."""
 
 
 class EventSource(Struct):
+    """Who told an event."""
+
     component: str = ""
+    """Which program told it."""
     host: str = ""
+    """On which node."""
 
 
 class Event(Object):
@@ -330,24 +272,42 @@ class Event(Object):
         ),
     )  # fmt: skip
     involved_object: ObjectReference = msgspec.field(default_factory=ObjectReference)
+    """The object it is about."""
     reason: str = ""
+    """What happened, in one word."""
     message: str = ""
+    """What happened, for people."""
     type: str = ""
+    """Normal or Warning."""
     source: EventSource | None = None
+    """Who told it."""
     count: int | None = None
+    """How often it happened."""
     first_timestamp: str | None = None
+    """When it first happened."""
     last_timestamp: str | None = None
+    """When it last happened."""
     event_time: str | None = None
+    """When it happened, to the microsecond."""
     reporting_component: str = ""
+    """Which controller told it."""
     reporting_instance: str = ""
+    """Which instance of that controller."""
 
 
 class LeaseSpec(Struct):
+    """Who holds a lease, until when."""
+
     holder_identity: str | None = None
+    """Who holds it."""
     lease_duration_seconds: int | None = None
+    """How long after the last renewal others may take it."""
     acquire_time: str | None = None
+    """When the holder got it."""
     renew_time: str | None = None
+    """When the holder last renewed it."""
     lease_transitions: int | None = None
+    """How often the holder changed."""
 
 
 class Lease(Object):
@@ -358,30 +318,48 @@ class Lease(Object):
         columns=(Column("Holder", ".spec.holderIdentity"), AGE),
     )  # fmt: skip
     spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)
+    """Who holds it, until when."""
 
 
 class PriorityClass(Object):
+    """A name for a priority of pods."""
+
     resource: ClassVar = Resource(
         "scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False,
         short_names=("pc",), columns=(Column("Value", ".value", "integer"), AGE),
     )  # fmt: skip
     value: int = 0
+    """The priority; higher is more important. Cannot change."""
     global_default: bool | None = None
+    """For pods that name no class."""
     description: str = ""
+    """What it is for."""
     preemption_policy: str | None = None
+    """PreemptLowerPriority or Never."""
 
 
 class RoleRef(Struct):
+    """Which role."""
+
     kind: str
+    """Role or ClusterRole."""
     name: str
+    """The role's name."""
     api_group: str = "rbac.authorization.k8s.io"
+    """Always rbac.authorization.k8s.io."""
 
 
 class Subject(Struct):
+    """Who."""
+
     kind: str
+    """User, Group or ServiceAccount."""
     name: str
+    """The name."""
     namespace: str = ""
+    """Of a ServiceAccount."""
     api_group: str = ""
+    """Empty for a ServiceAccount."""
 
 
 class RoleBinding(Object, kw_only=True):
@@ -392,7 +370,9 @@ class RoleBinding(Object, kw_only=True):
         columns=(Column("Role", ".roleRef.name"), AGE),
     )  # fmt: skip
     role_ref: RoleRef
+    """What they may do. Cannot change."""
     subjects: list[Subject] | None = None
+    """Who may do it."""
 
 
 class ClusterRoleBinding(Object, kw_only=True):
@@ -403,7 +383,9 @@ class ClusterRoleBinding(Object, kw_only=True):
         namespaced=False, columns=(Column("Role", ".roleRef.name"), AGE),
     )  # fmt: skip
     role_ref: RoleRef
+    """What they may do. Cannot change."""
     subjects: list[Subject] | None = None
+    """Who may do it."""
 
 
 ALL: tuple[type[Object], ...] = (
