@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.control.build import NAMESPACE, role
+from tests.unit.control.faults import Crash, Fragile
 from windlass.control import cronruns, runtime
 from windlass.kinds import cronrun, kubernetes, meta, run, times
 from windlass.store import errors
@@ -238,35 +239,6 @@ async def test_a_schedule_that_cannot_be_read_is_told_in_the_condition(store, cl
 
 async def test_a_deleted_cronrun_is_left_alone(store, clock):
     assert await cronruns.CronRuns(store, clock).reconcile((NAMESPACE, "gone")) == runtime.DONE
-
-
-class Crash(Exception):
-    """The process died here."""
-
-
-class Fragile:
-    """The real store; dies at a chosen write, before or after it was done."""
-
-    def __init__(self, store) -> None:
-        self._store = store
-        self.writes_left = 10**9
-        self.after = False
-        for name in ("get", "list", "watch"):
-            setattr(self, name, getattr(store, name))
-
-    def __getattr__(self, name):
-        real = getattr(self._store, name)
-
-        async def write(*args, **kwargs):
-            self.writes_left -= 1
-            if self.writes_left == 0 and not self.after:
-                raise Crash
-            answer = await real(*args, **kwargs)
-            if self.writes_left == 0:
-                raise Crash
-            return answer
-
-        return write
 
 
 lives = st.lists(

@@ -1,0 +1,208 @@
+"""The run controller against the real embedded store; the node is played by the test."""
+
+import contextlib
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.control import build
+from tests.unit.control.faults import Crash, Fragile
+from windlass.control import runs, runtime
+from windlass.kinds import kubernetes, meta, run
+from windlass.store.embedded.api import Api
+from windlass.store.embedded.client import EmbeddedStore
+from windlass.store.reflector import Reflector
+
+KEY = (build.NAMESPACE, "job")
+
+
+@contextlib.asynccontextmanager
+async def controlling(store, *, live=True, write_to=None):
+    """The reconciler with a pod cache; `live=False`: a cache that sees no more changes."""
+    pods = Reflector(store, kubernetes.Pod, indexes={runs.POD_INDEX: runs.pod_index})
+    async with pods:
+        await pods.synced()
+        if not live:
+            await pods.stop()
+        yield runs.Runs(write_to or store, pods, epoch=1)
+
+
+async def submit(store, *roles: run.Role, **spec) -> run.Run:
+    return await store.create(build.a_run("job", *roles, **spec))
+
+
+async def assign(store) -> None:
+    owner = await store.get(run.Run, "job", build.NAMESPACE)
+    members = {r.name: [{"node": "n1"}] * r.replicas for r in owner.spec.roles}
+    assignment = {"attempt": owner.status.attempt, "epoch": 1, "members": members}
+    await set_status(store, {"assignment": assignment})
+
+
+async def set_status(store, patch) -> None:
+    await store.patch(
+        run.Run, "job", build.NAMESPACE, patch={"status": patch}, subresource="status"
+    )  # fmt: skip
+
+
+async def phase(store) -> str:
+    return (await store.get(run.Run, "job", build.NAMESPACE)).status.phase
+
+
+async def all_pods(store) -> list[kubernetes.Pod]:
+    return (await store.list(kubernetes.Pod, build.NAMESPACE)).items
+
+
+async def report(store, pod: kubernetes.Pod, to: str, exit_code: int | None = None) -> None:
+    status: dict = {"phase": to}
+    if exit_code is not None:
+        state = {"terminated": {"exitCode": exit_code, "reason": "Error"}}
+        status["containerStatuses"] = [{"name": "worker", "state": state}]
+    await store.patch(
+        kubernetes.Pod, pod.name, pod.namespace, patch={"status": status}, subresource="status"
+    )
+
+
+async def test_a_run_from_submission_to_success(store):
+    await submit(store, build.role(replicas=2))
+    async with controlling(store, live=False) as made:
+        await made.reconcile(KEY)
+        await assign(store)
+        await made.reconcile(KEY)
+        assert await phase(store) == "Starting"
+        await made.reconcile(KEY)
+    pods = await all_pods(store)
+    assert [pod.spec.node_name for pod in pods] == ["n1", "n1"]
+    for pod in pods:
+        await report(store, pod, "Running")
+    async with controlling(store, live=False) as made:
+        await made.reconcile(KEY)
+    assert await phase(store) == "Running"
+    for pod in pods:
+        await report(store, pod, "Succeeded", 0)
+    async with controlling(store, live=False) as made:
+        await made.reconcile(KEY)
+    owner = await store.get(run.Run, "job", build.NAMESPACE)
+    assert (owner.status.phase, owner.status.exit_code) == ("Succeeded", 0)
+    assert [c.type for c in owner.status.conditions if c.status == "True"] == [
+        "Admitted", "Started", "Complete",
+    ]  # fmt: skip
+
+
+async def test_creating_again_what_the_cache_does_not_show_yet_makes_no_second_pod(store):
+    await submit(store)
+    async with controlling(store, live=False) as made:
+        await made.reconcile(KEY)
+        await assign(store)
+        for _ in range(4):
+            assert (await made.reconcile(KEY)).error == ""
+    assert len(await all_pods(store)) == 1
+
+
+async def test_a_pod_of_that_name_of_another_owner_is_waited_for_never_adopted(store):
+    owner = await submit(store)
+    foreign = build.pod(owner)
+    foreign.metadata.owner_references = None
+    await store.create(foreign)
+    async with controlling(store) as made:
+        await made.reconcile(KEY)
+        await assign(store)
+        await made.reconcile(KEY)
+        result = await made.reconcile(KEY)
+        assert "belongs to somebody else" in result.error
+        assert await phase(store) == "Starting"
+
+
+async def test_a_phase_is_not_left_for_good_while_a_pod_unknown_to_the_cache_runs(store):
+    await submit(store)
+    async with controlling(store, live=False) as stale:
+        await stale.reconcile(KEY)
+        await assign(store)
+        await stale.reconcile(KEY)
+        await stale.reconcile(KEY)
+        (pod,) = await all_pods(store)
+        await report(store, pod, "Running")
+        await set_status(store, {"phase": "Stopping", "reason": "Suspended"})
+        await stale.reconcile(KEY)
+        assert await phase(store) == "Stopping"
+    (pod,) = await all_pods(store)
+    assert pod.metadata.deletion_timestamp
+    await store.delete(kubernetes.Pod, pod.name, pod.namespace, grace_seconds=0)
+    async with controlling(store) as made:
+        await made.reconcile(KEY)
+    owner = await store.get(run.Run, "job", build.NAMESPACE)
+    assert (owner.status.phase, owner.status.attempt) == ("Queued", 1)
+
+
+async def test_a_pod_that_the_api_will_never_take_fails_the_run_with_its_words(store):
+    broken = build.role(ports=[run.Port(name="a", port=80), run.Port(name="b", port=80)])
+    broken.env = {"X": "1"}
+    owner = build.a_run("job", broken, overrides=run.Overrides(labels={"not a label": "x"}))
+    await store.create(owner)
+    async with controlling(store) as made:
+        await made.reconcile(KEY)
+        await assign(store)
+        for _ in range(3):
+            await made.reconcile(KEY)
+    owner = await store.get(run.Run, "job", build.NAMESPACE)
+    assert (owner.status.phase, owner.status.reason) == ("Failed", "Unsupported")
+    assert "not a label" in owner.status.message
+
+
+async def test_a_run_that_is_gone_needs_nothing(store):
+    async with controlling(store) as made:
+        assert await made.reconcile((build.NAMESPACE, "never")) == runtime.DONE
+
+
+async def test_a_finished_run_past_its_time_to_live_is_deleted(store):
+    await submit(store, ttl_after_finished="0s")
+    step = {"at": "2020-01-01T00:00:00Z", "to": "Succeeded"}
+    await set_status(store, {"phase": "Succeeded", "history": [step]})
+    async with controlling(store) as made:
+        await made.reconcile(KEY)
+    assert not (await store.list(run.Run, build.NAMESPACE)).items
+
+
+deaths = st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=1, max_size=10)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(deaths=deaths, fails=st.booleans())
+async def test_whatever_crashes_the_run_ends_once_and_nothing_runs_on(
+    deaths, fails, tmp_path_factory
+):
+    """Each life dies at one of its writes; between lives the node does its part."""
+    api = await Api.open(tmp_path_factory.mktemp("crash") / "store.db")
+    store = EmbeddedStore(api)
+    created: dict[str, str] = {}
+    try:
+        await store.create(kubernetes.Namespace(metadata=meta.ObjectMeta(name=build.NAMESPACE)))
+        await submit(store, build.role(replicas=2), retries=run.Retries(limit=0))
+        for writes, after in [*deaths, *[(10**9, False)] * 12]:
+            fragile = Fragile(store)
+            fragile.writes_left, fragile.after = writes, after
+            async with controlling(store, live=False, write_to=fragile) as made:
+                with contextlib.suppress(Crash):
+                    await made.reconcile(KEY)
+            if await phase(store) == "Queued":
+                await assign(store)
+            for pod in await all_pods(store):
+                assert created.setdefault(pod.name, pod.uid) == pod.uid
+                await _play_node(store, pod, fails)
+        owner = await store.get(run.Run, "job", build.NAMESPACE)
+        assert owner.status.phase == ("Failed" if fails else "Succeeded")
+        ends = [s for s in owner.status.history if s.to_phase in run.FINISHED]
+        assert len(ends) == 1
+        assert not [p for p in await all_pods(store) if p.status.phase in ("Pending", "Running")]
+    finally:
+        await api.close()
+
+
+async def _play_node(store, pod: kubernetes.Pod, fails: bool) -> None:
+    """What a node does next with a pod."""
+    last = pod.metadata.labels[run.LABEL_INDEX] == "1"
+    if pod.metadata.deletion_timestamp:
+        await store.delete(kubernetes.Pod, pod.name, pod.namespace, grace_seconds=0)
+    elif pod.status.phase == "Pending":
+        await report(store, pod, "Running")
+    elif pod.status.phase == "Running" and (last or not fails):
+        await report(store, pod, "Failed" if fails else "Succeeded", 1 if fails else 0)
