@@ -291,8 +291,7 @@ class Reflector(Generic[T]):
         self._position = version
         key = _key(event.object)
         if event.type == "DELETED":
-            known = self._objects.get(key)
-            if known is not None and known.uid == event.object.uid:
+            if key in self._objects:
                 self._remove(key, event.object)
         elif event.type != "BOOKMARK":
             self._put(key, event.object)

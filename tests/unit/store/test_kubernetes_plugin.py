@@ -6,6 +6,7 @@ import asyncio
 import base64
 import datetime
 import json
+import os
 import pathlib
 from typing import Any
 
@@ -134,10 +135,15 @@ async def test_a_failure_says_what_to_do(chosen: ExecPlugin, message: str) -> No
     assert "\n" not in failed.value.message
 
 
-async def test_a_program_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugin, "_TIME_LIMIT", 0.05)
+async def test_a_program_that_never_ends_is_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    monkeypatch.setattr(plugin, "_TIME_LIMIT", 1.0)
+    pid = tmp_path / "pid"
     with pytest.raises(errors.Unauthorized, match="no answer within"):
-        await credentials(program(then="exec sleep 1000")).current()
+        await credentials(program(then=f"echo $$ > {pid}; exec sleep 1000")).current()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
 
 
 async def test_the_kubeconfig_s_certificate_goes_with_a_plug_in_s_token() -> None:

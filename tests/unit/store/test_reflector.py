@@ -265,18 +265,42 @@ async def test_old_events_that_a_server_repeats_are_ignored() -> None:
 
 
 async def test_a_store_that_was_restored_from_a_backup_is_believed() -> None:
-    world, story = World(), Story()
+    world, story, told = World(), Story(), []
+    world.write("same")
     world.write("a", "1")
     backup, version = dict(world.objects), world.version
     world.write("a", "2")
     world.write("b")
     async with Reflector(world, ConfigMap, sleep=story.sleep) as reflector:  # type: ignore[arg-type]
         await caught_up(reflector, world)
+        reflector.add_handler(lambda change, old, new: told.append((change, (new or old).name)))
+        told.clear()
         world.go_back(backup, version)
         await caught_up(reflector, world)
         restored = reflector.get("a", "ns")
         assert restored is not None
         assert restored.data == {"value": "1"}
+        assert told == [("DELETED", "b"), ("MODIFIED", "a")]
+
+
+async def test_a_defect_in_an_index_function_does_not_end_it() -> None:
+    world, story = World(), Story()
+    failures = [KeyError("a defect")]
+
+    def colour(obj: ConfigMap) -> list[str]:
+        if obj.name == "b" and failures:
+            raise failures.pop()
+        return [(obj.data or {})["value"]]
+
+    async with reflect(world, story, indexes={"colour": colour}) as reflector:
+        await reflector.synced()
+        world.write("a", "red")
+        await caught_up(reflector, world)
+        world.write("b", "red")
+        await caught_up(reflector, world)
+        assert [obj.name for obj in reflector.by("colour", "red")] == ["a", "b"]
+        assert world.open_watches == 1
+        assert story.told == ["ADDED a", "ADDED b"]
 
 
 async def test_failures_are_retried_with_growing_pauses_until_it_works() -> None:
