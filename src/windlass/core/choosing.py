@@ -1,0 +1,251 @@
+"""The very devices of one node for one member: best links, tightest fit, least damage.
+
+Called by `devices` with one node's numbers. Pure: it says what to take and takes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Sequence
+
+from windlass.core.facts import WHOLE, Device, DeviceRequest, Grant, Profile
+
+UNLOCKED, HELD, SHARED, PARTITIONED, RATIO = 0, 1, 2, 3, 16
+"""Modes of a device; RATIO + k means 1:k."""
+_STRENGTH = {"none": 0, "soft": 1, "hard": 2}
+
+
+@dataclasses.dataclass(slots=True)
+class View:
+    """One node's devices and what is left of each."""
+
+    devices: Sequence[Device]
+    compute: list[int]
+    memory: list[int]
+    mode: list[int]
+    used: list[int]
+
+    def take(self, j: int, grant: Grant) -> None:
+        self.compute[j] -= grant.compute
+        self.memory[j] -= grant.memory
+        if grant.form == "partition":
+            self.used[j] |= occupied(self.devices[j], grant.profile, grant.start)
+            self.mode[j] = PARTITIONED
+        elif grant.form == "ratio":
+            self.used[j] += 1
+            self.mode[j] = RATIO + grant.ratio
+        else:
+            self.mode[j] = HELD if grant.form == "whole" else SHARED
+
+    def copy(self) -> View:
+        return View(self.devices, self.compute[:], self.memory[:], self.mode[:], self.used[:])
+
+
+def choose(
+    view: View, requests: tuple[DeviceRequest, ...], bundle: str
+) -> tuple[Grant, ...] | None:
+    """Grants for all requests of one member, or None.
+
+    With a bundle they come from one locality domain. Without, several kinds are still put under
+    one switch or NUMA node where that is possible.
+    """
+    everywhere = range(len(view.devices))
+    if len(requests) == 1 and not bundle:
+        return _choose_in(view, requests, everywhere)
+    keys: list[Callable[[Device], object]] = [lambda d: d.switch or None, lambda d: d.numa]
+    if bundle == "numa":
+        keys = keys[1:]
+    elif bundle == "pcie":
+        keys = keys[:1]
+    for key in keys:
+        for domain in _tightest_first(view, key):
+            if grants := _choose_in(view, requests, domain):
+                return grants
+    return None if bundle else _choose_in(view, requests, everywhere)
+
+
+def _tightest_first(view: View, key: Callable[[Device], object]) -> list[list[int]]:
+    """Locality domains, the one with the least left first, so that roomy ones stay roomy."""
+    domains: dict[object, list[int]] = {}
+    for j, device in enumerate(view.devices):
+        place = key(device)
+        if place is not None and place != -1:
+            domains.setdefault(place, []).append(j)
+    return sorted(domains.values(), key=lambda js: (sum(view.compute[j] for j in js), js))
+
+
+def _choose_in(
+    view: View, requests: tuple[DeviceRequest, ...], where: Iterable[int]
+) -> tuple[Grant, ...] | None:
+    scratch = view.copy() if len(requests) > 1 else view
+    places = list(where)
+    grants: list[Grant] = []
+    for request in requests:
+        eligible = [j for j in places if serves(scratch.devices[j], request)]
+        found = _CHOOSERS[request.form](scratch, request, eligible)
+        if not found:
+            return None
+        for j, grant in found:
+            grants.append(grant)
+            if len(requests) > 1:
+                scratch.take(j, grant)
+    return tuple(grants)
+
+
+Found = list[tuple[int, Grant]]
+
+
+def _whole(view: View, request: DeviceRequest, eligible: list[int]) -> Found:
+    free = [j for j in eligible if view.mode[j] == UNLOCKED]
+    if len(free) < request.count:
+        return []
+    for model in request.models or ("",):
+        same = [j for j in free if view.devices[j].model == model] if model else free
+        if len(same) >= request.count:
+            chosen = _best_linked(view, same, request.count)
+            return [(j, _all_of(view.devices[j])) for j in chosen]
+    return []
+
+
+def _best_linked(view: View, free: list[int], count: int) -> list[int]:
+    """Devices of one link group if one has enough (the smallest such), else of one NUMA node."""
+    if count == len(free) or count == 1:
+        return _from_smallest_group(view, free) if count == 1 else free
+    for key in ("links", "switch", "numa"):
+        groups: dict[object, list[int]] = {}
+        for j in free:
+            place = getattr(view.devices[j], key)
+            if place not in ("", -1):
+                groups.setdefault(place, []).append(j)
+        enough = [group for group in groups.values() if len(group) >= count]
+        if enough:
+            return min(enough, key=lambda group: (len(group), group))[:count]
+    return free[:count]
+
+
+def _from_smallest_group(view: View, free: list[int]) -> list[int]:
+    """A single device is taken where it breaks the least: from the smallest free link group."""
+    sizes: dict[str, int] = {}
+    for j in free:
+        sizes[view.devices[j].links] = sizes.get(view.devices[j].links, 0) + 1
+    return [min(free, key=lambda j: (sizes[view.devices[j].links], j))]
+
+
+def _all_of(device: Device) -> Grant:
+    return Grant(device.id, "whole", device.compute, device.memory)
+
+
+def _share(view: View, request: DeviceRequest, eligible: list[int]) -> Found:
+    fitting = [
+        j
+        for j in eligible
+        if view.mode[j] in (UNLOCKED, SHARED)
+        and view.compute[j] >= request.compute
+        and view.memory[j] >= request.memory
+    ]
+    if not fitting:
+        return []
+    j = min(fitting, key=lambda j: (_model_rank(view, request, j), view.mode[j] == UNLOCKED,
+                                    view.compute[j], view.memory[j], j))  # fmt: skip
+    grant = Grant(view.devices[j].id, "share", request.compute, request.memory)
+    return [(j, grant)]
+
+
+def _ratio(view: View, request: DeviceRequest, eligible: list[int]) -> Found:
+    mode = RATIO + request.ratio
+    fitting = [
+        j
+        for j in eligible
+        if view.mode[j] == UNLOCKED or (view.mode[j] == mode and view.used[j] < request.ratio)
+    ]
+    if not fitting:
+        return []
+    j = min(fitting, key=lambda j: (_model_rank(view, request, j), -view.used[j], j))
+    device = view.devices[j]
+    part = Grant(
+        device.id, "ratio", WHOLE // request.ratio, device.memory // request.ratio, request.ratio
+    )
+    return [(j, part)]
+
+
+def _partition(view: View, request: DeviceRequest, eligible: list[int]) -> Found:
+    best: tuple[tuple[int, ...], int, Grant] | None = None
+    for j in eligible:
+        if view.mode[j] not in (UNLOCKED, PARTITIONED):
+            continue
+        device, used = view.devices[j], view.used[j]
+        profile = _profile(device, request.profile)
+        for start in profile.starts:
+            bits = occupied(device, profile.name, start)
+            if bits & used:
+                continue
+            lost = _choices(device, used) - _choices(device, used | bits)
+            rank = (_model_rank(view, request, j), used == 0, lost, j, start)
+            grant = Grant(device.id, "partition", profile.compute,
+                          device.memory * profile.slices // device.slices,
+                          profile=profile.name, start=start)  # fmt: skip
+            if best is None or rank < best[0]:
+                best = (rank, j, grant)
+    return [] if best is None else [(best[1], best[2])]
+
+
+def _model_rank(view: View, request: DeviceRequest, j: int) -> int:
+    return request.models.index(view.devices[j].model) if request.models else 0
+
+
+_CHOOSERS = {"whole": _whole, "share": _share, "ratio": _ratio, "partition": _partition}
+
+
+def serves(device: Device, request: DeviceRequest) -> bool:
+    """Kind, model, form and isolation; says nothing about who holds it."""
+    if device.kind != request.kind or not device.healthy or request.form not in device.forms:
+        return False
+    if request.models and device.model not in request.models:
+        return False
+    if request.profile and all(p.name != request.profile for p in device.profiles):
+        return False
+    return request.form == "whole" or _STRENGTH[device.isolation] >= _STRENGTH[request.isolation]
+
+
+# --- partitions ---------------------------------------------------------------------------------
+
+
+def occupied(device: Device, profile: str, start: int) -> int:
+    """The slices of a partition as bits."""
+    slices = _profile(device, profile).slices
+    return ((1 << slices) - 1) << start
+
+
+def most_partitions(device: Device, profile: str, used: int) -> int:
+    """How many partitions of one profile still fit beside what is occupied."""
+    return _most(_profile(device, profile), used)
+
+
+@functools.cache
+def _most(profile: Profile, used: int) -> int:
+    best = 0
+    for start in profile.starts:
+        bits = ((1 << profile.slices) - 1) << start
+        if not bits & used:
+            best = max(best, 1 + _most(profile, used | bits))
+    return best
+
+
+@functools.cache
+def _choices_of(profiles: tuple[Profile, ...], used: int) -> int:
+    return sum(
+        profile.slices
+        for profile in profiles
+        for start in profile.starts
+        if not (((1 << profile.slices) - 1) << start) & used
+    )
+
+
+def _choices(device: Device, used: int) -> int:
+    """How much room for partitions of any profile is left: what a placement should not destroy."""
+    return _choices_of(device.profiles, used)
+
+
+def _profile(device: Device, name: str) -> Profile:
+    return next(profile for profile in device.profiles if profile.name == name)

@@ -1,0 +1,245 @@
+"""Nodes as arrays: what is free, what fits where, taking and giving back, with undo.
+
+One `Cluster` lives in the snapshot and follows events; `decide` works on a `fork` of it. For every
+shape of member it keeps `caps`: how many such members each node could take right now. A change of
+a node is noted in a log; a shape that is asked for again recomputes only the nodes noted since.
+So the cost of a question grows with what changed, not with the size of the cluster.
+
+Nodes are in the order of their place and name, so that index order is the same however the
+snapshot came about, and every tie is broken by index.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from windlass.core import constraints, devices
+from windlass.core.facts import Amounts, Constraint, Grant, Node, Role, Seat
+from windlass.core.shapes import Shape, Shapes
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+PODS = "pods"
+_MANY = np.int64(1 << 40)
+
+
+class Cluster:
+    def __init__(self, nodes: Sequence[Node], levels: tuple[str, ...] = ()) -> None:
+        self.nodes = sorted(nodes, key=lambda node: (node.path, node.name))
+        self.index = {node.name: i for i, node in enumerate(self.nodes)}
+        self.levels = levels
+        self.shapes = Shapes()
+        self.resources: dict[str, int] = {}
+        for node in self.nodes:
+            for name in (*node.allocatable, *(f"attach:{d}" for d in node.attach_limits)):
+                self.resources.setdefault(name, len(self.resources))
+        size = len(self.nodes)
+        self.capacity: Ints = np.zeros((len(self.resources), size), np.int64)
+        self.open: Mask = np.zeros(size, np.bool_)
+        for i, node in enumerate(self.nodes):
+            self._fill_node(i, node)
+        self.free: Ints = self.capacity.copy()
+        self.bank = devices.Bank(self.nodes)
+        self.ports: dict[int, set[int]] = {}
+        self.domains = [_domain_ids(self.nodes, depth) for depth in range(len(levels))]
+        """Per level, the number of the domain each node is in."""
+        self._masks: dict[Constraint, Mask] = {}
+        self._caps: dict[int, Ints] = {}
+        self._synced: dict[int, int] = {}
+        self._touched: list[int] = []
+        self._undo: list[tuple[int, Ints, devices.Row, tuple[int, ...]]] = []
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def fork(self) -> Cluster:
+        """An independent copy of what can change; facts about nodes are shared."""
+        self.sync()
+        twin = copy.copy(self)
+        twin.free = self.free.copy()
+        twin.bank = self.bank.fork()
+        twin.ports = {port: set(where) for port, where in self.ports.items()}
+        twin._masks = dict(self._masks)
+        twin._caps = {shape: caps.copy() for shape, caps in self._caps.items()}
+        twin._synced = dict.fromkeys(self._caps, 0)
+        twin._touched = []
+        twin._undo = []
+        return twin
+
+    # --- facts about nodes
+
+    def update(self, node: Node) -> None:
+        """New facts about a node that keeps its place and devices: readiness, labels, sizes."""
+        i = self.index[node.name]
+        held = self.capacity[:, i] - self.free[:, i]
+        self.nodes[i] = node
+        self._fill_node(i, node)
+        self.free[:, i] = self.capacity[:, i] - held
+        for constraint, mask in self._masks.items():
+            mask[i] = constraints.accepts(constraint, node)
+        self._touched.append(i)
+
+    def _fill_node(self, i: int, node: Node) -> None:
+        self.open[i] = node.ready and node.ready_in <= 0
+        for name, column in self.resources.items():
+            self.capacity[column, i] = node.allocatable.get(name, 0)
+        for driver, most in node.attach_limits.items():
+            self.capacity[self.resources[f"attach:{driver}"], i] = most
+
+    def mask(self, constraint: Constraint) -> Mask:
+        """Nodes that a constraint accepts, whether or not they take members now."""
+        found = self._masks.get(constraint)
+        if found is None:
+            found = np.fromiter(
+                (constraints.accepts(constraint, node) for node in self.nodes), np.bool_, len(self)
+            )
+            self._masks[constraint] = found
+        return found
+
+    # --- what fits where
+
+    def shape_of(self, role: Role) -> Shape:
+        return self.shapes.of(role, self.resources)
+
+    def caps(self, shape: Shape) -> Ints:
+        """How many more members of the shape each node takes. Read only."""
+        caps = self._caps.get(shape.id)
+        if caps is None:
+            caps = self._fit(shape, np.arange(len(self)))
+            self._caps[shape.id] = caps
+        elif (seen := self._synced[shape.id]) < len(self._touched):
+            changed = np.unique(np.array(self._touched[seen:], np.int64))
+            caps[changed] = self._fit(shape, changed)
+        self._synced[shape.id] = len(self._touched)
+        return caps
+
+    def sync(self) -> None:
+        """Brings every kept shape up to date and forgets the log of changes."""
+        for shape_id in list(self._caps):
+            self.caps(self.shapes.by_id[shape_id])
+        self._touched.clear()
+        self._synced = dict.fromkeys(self._caps, 0)
+
+    def capacity_of(self, shape: Shape) -> Ints:
+        """How many members of the shape each node would take if it were empty."""
+        everywhere = np.arange(len(self))
+        return self._fit(shape, everywhere, empty=True)
+
+    def _fit(self, shape: Shape, where: Ints, *, empty: bool = False) -> Ints:
+        amounts = self.capacity if empty else self.free
+        fit = np.full(len(where), _MANY, np.int64)
+        for column, need in shape.needs:
+            np.minimum(fit, amounts[column, where] // need, out=fit)
+        if shape.unknown:
+            fit[:] = 0  # asks for a resource that no node has
+        if shape.requests:
+            np.minimum(fit, self.bank.fit(shape, where, empty=empty), out=fit)
+        if shape.ports:
+            np.minimum(fit, 1, out=fit)
+            if not empty:
+                taken = set().union(*(self.ports.get(port, ()) for port in shape.ports))
+                fit[np.isin(where, list(taken))] = 0
+        fit[fit < 0] = 0
+        allowed = self.mask(shape.constraint)[where]
+        if not empty:
+            allowed = allowed & self.open[where]
+        fit[~allowed] = 0
+        return fit
+
+    # --- taking and giving back
+
+    def take(self, shape: Shape, node: int, count: int) -> list[tuple[Grant, ...]] | None:
+        """Room for members on one node; None, and nothing taken, when they do not all fit."""
+        self._remember(node)
+        grants: list[tuple[Grant, ...]] = [()] * count
+        if shape.requests:
+            found = [self.bank.take(shape, node) for _ in range(count)]
+            grants = [each for each in found if each is not None]
+            if len(grants) < count:
+                self.rollback(len(self._undo) - 1)
+                return None
+        for column, need in shape.needs:
+            self.free[column, node] -= need * count
+        for port in shape.ports:
+            self.ports.setdefault(port, set()).add(node)
+        self._touched.append(node)
+        return grants
+
+    def occupy(self, role: Role, seat: Seat) -> None:
+        """Counts a member that is there already, whether or not it fits."""
+        self._move(role, seat, -1)
+
+    def release(self, role: Role, seat: Seat) -> None:
+        """Counts a member as gone."""
+        self._move(role, seat, +1)
+
+    def _move(self, role: Role, seat: Seat, sign: int) -> None:
+        node = self.index.get(seat.node)
+        if node is None:
+            return  # its node is gone; there is nothing to count it against
+        shape = self.shape_of(role)
+        self._remember(node)
+        for column, need in shape.needs:
+            self.free[column, node] += sign * need
+        self.bank.move(node, seat.grants, sign)
+        for port in shape.ports:
+            where = self.ports.setdefault(port, set())
+            where.add(node) if sign < 0 else where.discard(node)
+        self._touched.append(node)
+
+    # --- trying things out
+
+    def mark(self) -> int:
+        """A point to come back to."""
+        return len(self._undo)
+
+    def rollback(self, mark: int) -> None:
+        """Undoes everything since the mark."""
+        while len(self._undo) > mark:
+            node, column, row, ports = self._undo.pop()
+            self.free[:, node] = column
+            self.bank.restore(node, row)
+            for port, where in self.ports.items():
+                where.add(node) if port in ports else where.discard(node)
+            self._touched.append(node)
+
+    def _remember(self, node: int) -> None:
+        ports = tuple(port for port, where in self.ports.items() if node in where)
+        self._undo.append((node, self.free[:, node].copy(), self.bank.row(node), ports))
+
+    # --- sums
+
+    def totals(self) -> dict[str, int]:
+        """All that open nodes have, by resource; devices by kind and by kind/model."""
+        usable = self.open
+        sums = {
+            name: int(self.capacity[column, usable].sum())
+            for name, column in self.resources.items()
+        }
+        return sums | self.bank.totals(usable)
+
+    def by_domain(self, level: int, caps: Ints) -> Ints:
+        """Sums of a per-node count over the domains of a level."""
+        ids = self.domains[level]
+        sums = np.bincount(ids, weights=caps, minlength=int(ids.max(initial=-1)) + 1)
+        return sums.astype(np.int64)
+
+
+def needs_with_pods(needs: Amounts) -> dict[str, int]:
+    """Every member is also one pod, where nodes count pods."""
+    return {PODS: 1, **needs}
+
+
+def _domain_ids(nodes: Iterable[Node], depth: int) -> Ints:
+    """Numbers domains of a level in the order of the nodes; a node outside has its own."""
+    numbers: dict[tuple[str, ...], int] = {}
+    ids = []
+    for node in nodes:
+        path = node.path[: depth + 1] if len(node.path) > depth else ("", node.name)
+        ids.append(numbers.setdefault(path, len(numbers)))
+    return np.array(ids, np.int64)

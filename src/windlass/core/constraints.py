@@ -1,0 +1,57 @@
+"""Whether a node is acceptable at all: selector, affinity, taints, volumes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from windlass.core.facts import Constraint, Node, Requirement
+
+NAME_FIELD = "metadata.name"
+
+
+def accepts(constraint: Constraint, node: Node) -> bool:
+    """Says nothing about room: only about what the node is."""
+    if node.name in constraint.avoid:
+        return False
+    if constraint.names is not None and node.name not in constraint.names:
+        return False
+    if any(node.labels.get(key) != value for key, value in constraint.selector):
+        return False
+    facts = {**node.labels, NAME_FIELD: node.name}
+    if constraint.affinity and not any(
+        term and all(holds(requirement, facts) for requirement in term)
+        for term in constraint.affinity
+    ):
+        return False
+    if not all(all(holds(r, facts) for r in term) for term in constraint.volumes):
+        return False
+    return all(
+        taint.effect == "PreferNoSchedule"
+        or any(toleration.accepts(taint) for toleration in constraint.tolerations)
+        for taint in node.taints
+    )
+
+
+def holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
+    """One condition on labels, as Kubernetes reads it."""
+    value = labels.get(requirement.key)
+    operator = requirement.operator
+    if operator == "Exists":
+        return value is not None
+    if operator == "DoesNotExist":
+        return value is None
+    if operator == "In":
+        return value in requirement.values
+    if operator == "NotIn":
+        return value not in requirement.values
+    if operator in ("Gt", "Lt"):
+        return _compares(operator, value, requirement.values)
+    return False
+
+
+def _compares(operator: str, value: str | None, bounds: tuple[str, ...]) -> bool:
+    try:
+        number, bound = int(value or ""), int(bounds[0])
+    except (ValueError, IndexError):
+        return False
+    return number > bound if operator == "Gt" else number < bound

@@ -1,0 +1,222 @@
+"""Devices of all nodes: which forms are free, how many members fit, and the very ones to grant.
+
+`Bank` keeps one row of numbers per device, padded to the same width for all nodes, so that "how
+many fit" is one operation over all nodes. Choosing looks at one node's row in plain Python.
+
+A device is unlocked until somebody holds a part of it; from then on its mode (whole, shares by
+size, one ratio, partitions) is fixed until all parts are given back.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from windlass.core import choosing
+from windlass.core.choosing import HELD, PARTITIONED, RATIO, SHARED, UNLOCKED
+from windlass.core.facts import WHOLE, Device, DeviceRequest, Grant, Node
+from windlass.core.shapes import Shape
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclasses.dataclass(slots=True)
+class Row:
+    """The changing numbers of one node's devices."""
+
+    compute: Ints
+    memory: Ints
+    mode: Ints
+    used: Ints
+    """Slots of a ratio, or the bits of occupied slices."""
+
+
+class Bank:
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.devices = [node.devices for node in nodes]
+        self.place = [{d.id: i for i, d in enumerate(node.devices)} for node in nodes]
+        width = max((len(node.devices) for node in nodes), default=0)
+        shape = (len(nodes), width)
+        self.compute, self.memory, self.mode, self.used = (
+            np.zeros(shape, np.int64) for _ in "cmou"
+        )
+        for i, node in enumerate(nodes):
+            for j, device in enumerate(node.devices):
+                self.compute[i, j] = device.compute
+                self.memory[i, j] = device.memory
+        self._full = (self.compute.copy(), self.memory.copy())
+        layouts: dict[object, int] = {}
+        self._layout = [layouts.setdefault(_anonymous(n.devices), len(layouts)) for n in nodes]
+        self._eligible: dict[DeviceRequest, Mask] = {}
+        self._exact: dict[tuple[int, int, bytes], int] = {}
+
+    def fork(self) -> Bank:
+        twin = copy.copy(self)
+        twin.compute, twin.memory = self.compute.copy(), self.memory.copy()
+        twin.mode, twin.used = self.mode.copy(), self.used.copy()
+        return twin
+
+    # --- how many fit
+
+    def fit(self, shape: Shape, where: Ints, *, empty: bool = False) -> Ints:
+        """Members of the shape that each of these nodes takes, as far as devices go."""
+        bank = self._emptied() if empty else self
+        if len(shape.requests) == 1 and not shape.bundle:
+            return bank._fit_one(shape.requests[0], where)
+        return np.array([bank._fit_exactly(shape, int(node)) for node in where], np.int64)
+
+    def _emptied(self) -> Bank:
+        twin = copy.copy(self)
+        twin.compute, twin.memory = self._full
+        twin.mode = twin.used = np.zeros_like(self.mode)
+        return twin
+
+    def _fit_one(self, request: DeviceRequest, where: Ints) -> Ints:
+        mode = self.mode[where]
+        eligible = self.eligible(request)[where]
+        if request.form == "whole":
+            return self._fit_whole(request, where, eligible & (mode == UNLOCKED))
+        if request.form == "ratio":
+            slots = np.where(mode == UNLOCKED, request.ratio, 0)
+            locked = mode == RATIO + request.ratio
+            slots = np.where(locked, request.ratio - self.used[where], slots)
+            return np.asarray(np.where(eligible, slots, 0).sum(axis=1))
+        if request.form == "share":
+            usable = eligible & ((mode == UNLOCKED) | (mode == SHARED))
+            many = np.full(mode.shape, 1 << 40, np.int64)
+            if request.compute:
+                many = self.compute[where] // request.compute
+            if request.memory:
+                many = np.minimum(many, self.memory[where] // request.memory)
+            return np.asarray(np.where(usable, many, 0).sum(axis=1))
+        return np.array([self._fit_partitions(request, int(n), eligible[i])
+                         for i, n in enumerate(where)], np.int64)  # fmt: skip
+
+    def _fit_whole(self, request: DeviceRequest, where: Ints, free: Mask) -> Ints:
+        if len(request.models) < 2 or request.count == 1:
+            return np.asarray(free.sum(axis=1) // request.count)
+        # Several models: the devices of one member are all of the same one.
+        total = np.zeros(len(where), np.int64)
+        for model in request.models:
+            one = dataclasses.replace(request, models=(model,))
+            total += (free & self.eligible(one)[where]).sum(axis=1) // request.count
+        return total
+
+    def _fit_partitions(self, request: DeviceRequest, node: int, eligible: Mask) -> int:
+        count = 0
+        for j in np.flatnonzero(eligible):
+            if self.mode[node, j] in (UNLOCKED, PARTITIONED):
+                device = self.devices[node][j]
+                count += choosing.most_partitions(device, request.profile, int(self.used[node, j]))
+        return count
+
+    def _fit_exactly(self, shape: Shape, node: int) -> int:
+        """For several kinds at once or a bundle: how often choosing succeeds on this row."""
+        if not self.devices[node]:
+            return 0
+        row = self.row(node)
+        state = (
+            row.compute.tobytes() + row.memory.tobytes() + row.mode.tobytes() + row.used.tobytes()
+        )
+        key = (shape.id, self._layout[node], state)
+        found = self._exact.get(key)
+        if found is None:
+            found = 0
+            while found < len(self.devices[node]) * 8 and self.take(shape, node) is not None:
+                found += 1
+            self.restore(node, row)
+            self._exact[key] = found
+        return found
+
+    def eligible(self, request: DeviceRequest) -> Mask:
+        """Devices that could ever serve the request, whoever holds them now."""
+        found = self._eligible.get(request)
+        if found is None:
+            found = np.zeros(self.compute.shape, np.bool_)
+            for i, owned in enumerate(self.devices):
+                for j, device in enumerate(owned):
+                    found[i, j] = choosing.serves(device, request)
+            self._eligible[request] = found
+        return found
+
+    # --- the very ones
+
+    @property
+    def unlocked(self) -> Ints:
+        """Devices per node that nobody holds a part of."""
+        return np.asarray(((self.mode == UNLOCKED) & (self._full[0] > 0)).sum(axis=1))
+
+    def take(self, shape: Shape, node: int) -> tuple[Grant, ...] | None:
+        """Grants for one member, taken; None (and nothing taken) when they do not fit."""
+        owned = self.devices[node]
+        view = choosing.View(
+            owned,
+            self.compute[node].tolist(),
+            self.memory[node].tolist(),
+            self.mode[node].tolist(),
+            self.used[node].tolist(),
+        )
+        grants = choosing.choose(view, shape.requests, shape.bundle)
+        if grants is None:
+            return None
+        self.move(node, grants, -1)
+        return grants
+
+    def move(self, node: int, grants: Sequence[Grant], sign: int) -> None:
+        """Takes (-1) or gives back (+1) what grants say."""
+        for grant in grants:
+            j = self.place[node].get(grant.device)
+            if j is not None:
+                self._move_one(node, j, grant, sign)
+
+    def _move_one(self, node: int, j: int, grant: Grant, sign: int) -> None:
+        self.compute[node, j] += sign * grant.compute
+        self.memory[node, j] += sign * grant.memory
+        if grant.form == "ratio":
+            self.used[node, j] -= sign
+            mode = RATIO + grant.ratio
+        elif grant.form == "partition":
+            device = self.devices[node][j]
+            bits = choosing.occupied(device, grant.profile, grant.start)
+            self.used[node, j] = (
+                (self.used[node, j] | bits) if sign < 0 else (self.used[node, j] & ~bits)
+            )
+            mode = PARTITIONED
+        else:
+            mode = HELD if grant.form == "whole" else SHARED
+        full_compute, full_memory = self._full[0][node, j], self._full[1][node, j]
+        free = self.compute[node, j] == full_compute and self.memory[node, j] == full_memory
+        self.mode[node, j] = UNLOCKED if free and not self.used[node, j] else mode
+
+    def row(self, node: int) -> Row:
+        return Row(
+            self.compute[node].copy(), self.memory[node].copy(),
+            self.mode[node].copy(), self.used[node].copy(),
+        )  # fmt: skip
+
+    def restore(self, node: int, row: Row) -> None:
+        self.compute[node], self.memory[node] = row.compute, row.memory
+        self.mode[node], self.used[node] = row.mode, row.used
+
+    def totals(self, usable: Mask) -> dict[str, int]:
+        """Thousandths of devices by kind and by kind/model, healthy ones on usable nodes."""
+        sums: dict[str, int] = {}
+        for i in np.flatnonzero(usable):
+            for device in self.devices[i]:
+                if not device.healthy:
+                    continue
+                sums[device.kind] = sums.get(device.kind, 0) + WHOLE
+                if device.model:
+                    name = f"{device.kind}/{device.model}"
+                    sums[name] = sums.get(name, 0) + WHOLE
+        return sums
+
+
+def _anonymous(owned: Sequence[Device]) -> tuple[Device, ...]:
+    """Devices without their names: nodes that look alike share what was worked out for one."""
+    return tuple(dataclasses.replace(device, id="") for device in owned)

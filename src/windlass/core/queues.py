@@ -1,0 +1,232 @@
+"""The sharing tree: who may use how much, who borrows, what must be kept back, whose turn it is.
+
+Amounts are small dictionaries and the tree is shallow, so this is plain Python: at this size it is
+faster than arrays. `used` of a queue includes the queues below it.
+
+A queue's *guarantee* comes back to it on demand. What others do not use may be borrowed up to the
+*limit*, except what they do not *lend*. Guarantees that add up to more than there is shrink in
+proportion.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+from windlass.core.facts import Amounts, Queue
+
+Sums = dict[str, int]
+SHARE_UNIT = 1_000_000
+"""Shares are compared as whole millionths."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shortage:
+    """Which rule of which queue stands against an amount."""
+
+    rule: str
+    """limit | guarantee | lend"""
+    queue: str
+    resource: str
+    need: int
+    left: int
+
+    @property
+    def deficit(self) -> int:
+        return self.need - self.left
+
+
+class Tree:
+    def __init__(self, queues: Iterable[Queue], capacity: Amounts) -> None:
+        self.queues = {queue.name: queue for queue in queues}
+        self.capacity = dict(capacity)
+        self.broken = _broken(self.queues)
+        """Queue -> why it cannot be used: a cycle, a parent that does not exist."""
+        self._paths = {name: self._path_of(name) for name in self.queues}
+        self.children: dict[str, list[str]] = {}
+        for name in sorted(self.queues):
+            self.children.setdefault(self.queues[name].parent, []).append(name)
+        self.guarantee = self._fitting_guarantees()
+        self.guaranteed = frozenset(r for sums in self.guarantee.values() for r in sums)
+        """Resources that are guaranteed to anybody; only these can be borrowed."""
+        self.used: dict[str, Sums] = {name: {} for name in self.queues}
+        self.firm: dict[str, Sums] = {name: {} for name in self.queues}
+        """What units that cannot be preempted hold."""
+        self.total: Sums = {}
+
+    def fork(self) -> Tree:
+        twin = object.__new__(Tree)
+        twin.__dict__.update(self.__dict__)
+        twin.used = {name: dict(sums) for name, sums in self.used.items()}
+        twin.firm = {name: dict(sums) for name, sums in self.firm.items()}
+        twin.total = dict(self.total)
+        return twin
+
+    def path(self, name: str) -> tuple[str, ...]:
+        """The queue and all above it, itself first."""
+        return self._paths[name]
+
+    # --- accounting
+
+    def add(self, name: str, amounts: Mapping[str, int], *, firm: bool, sign: int = 1) -> None:
+        for queue in self._paths.get(name, ()):
+            _add(self.used[queue], amounts, sign)
+            if firm:
+                _add(self.firm[queue], amounts, sign)
+        _add(self.total, amounts, sign)
+
+    # --- may it start
+
+    def shortage(self, name: str, need: Mapping[str, int], *, firm: bool) -> Shortage | None:
+        """The first rule that forbids the queue to use so much more; None if none does."""
+        path = self._paths[name]
+        for queue in path:
+            used = self.used[queue]
+            for resource, limit in self.queues[queue].limit.items():
+                asked = need.get(resource, 0)
+                if asked and used.get(resource, 0) + asked > limit:
+                    left = max(0, limit - used.get(resource, 0))
+                    return Shortage("limit", queue, resource, asked, left)
+        if not self.guaranteed:
+            return None
+        return self._firm_shortage(name, need) if firm else self._lending_shortage(path, need)
+
+    def _firm_shortage(self, name: str, need: Mapping[str, int]) -> Shortage | None:
+        for resource in self.guaranteed:
+            asked = need.get(resource, 0)
+            left = self.guarantee[name].get(resource, 0) - self.firm[name].get(resource, 0)
+            if asked > left:
+                return Shortage("guarantee", name, resource, asked, max(0, left))
+        return None
+
+    def _lending_shortage(self, path: tuple[str, ...], need: Mapping[str, int]) -> Shortage | None:
+        name = path[0]
+        for resource in sorted(self.guaranteed):
+            asked = need.get(resource, 0)
+            if not asked or self._inside(name, resource, asked):
+                continue
+            kept = sum(self._kept_back(other, resource) for other in self._beside(path))
+            left = self.capacity.get(resource, 0) - self.total.get(resource, 0) - kept
+            if kept and asked > left:
+                return Shortage("lend", name, resource, asked, max(0, left))
+        return None
+
+    def inside(self, name: str, need: Mapping[str, int]) -> bool:
+        """Whether the queue would stay within its guarantee: then it may take back what is lent."""
+        return (
+            bool(self.guaranteed)
+            and all(
+                self._inside(name, resource, asked)
+                for resource, asked in need.items()
+                if asked and resource in self.guaranteed
+            )
+            and any(need.get(resource) for resource in self.guarantee[name])
+        )
+
+    def _inside(self, name: str, resource: str, asked: int) -> bool:
+        own = self.guarantee[name].get(resource, 0)
+        return self.used[name].get(resource, 0) + asked <= own
+
+    def _kept_back(self, name: str, resource: str) -> int:
+        """Of its unused guarantee, what the queue does not lend."""
+        own = self.guarantee[name].get(resource, 0)
+        lend = min(own, self.queues[name].lend.get(resource, own))
+        return max(0, own - lend - self.used[name].get(resource, 0))
+
+    def _beside(self, path: tuple[str, ...]) -> Iterable[str]:
+        """Siblings of the queue and of everything above it."""
+        for queue in path:
+            for other in self.children.get(self.queues[queue].parent, ()):
+                if other != queue:
+                    yield other
+
+    def borrows(self, name: str, resources: Iterable[str]) -> bool:
+        """Whether the queue holds more than its guarantee of any of these."""
+        return any(
+            self.used[name].get(r, 0) > self.guarantee[name].get(r, 0)
+            for r in resources
+            if r in self.guaranteed
+        )
+
+    # --- whose turn
+
+    def rank(self, name: str, need: Mapping[str, int]) -> tuple[int, ...]:
+        """Smaller is first: at every level from the top, those inside their guarantee, then those
+        with the smallest weighted share counted with what they ask for now."""
+        rank: list[int] = []
+        for queue in reversed(self._paths[name]):
+            rank += (0 if self.inside(queue, need) else 1, self.share(queue, need))
+        return tuple(rank)
+
+    def share(self, name: str, more: Mapping[str, int] = {}) -> int:
+        """The largest part of any resource that the queue holds, against its weight."""
+        used, queue = self.used[name], self.queues[name]
+        largest = 0
+        for resource in used.keys() | more.keys():
+            capacity = self.capacity.get(resource, 0)
+            if capacity > 0:
+                amount = used.get(resource, 0) + more.get(resource, 0)
+                largest = max(largest, amount * SHARE_UNIT // capacity)
+        return (largest + int(queue.past_use * SHARE_UNIT)) // queue.weight
+
+    # --- building
+
+    def _path_of(self, name: str) -> tuple[str, ...]:
+        path: list[str] = []
+        while name in self.queues and name not in path:
+            path.append(name)
+            name = self.queues[name].parent
+        return tuple(path)
+
+    def _fitting_guarantees(self) -> dict[str, Sums]:
+        """Guarantees as written, or shrunk in proportion where the roots' add up to too much."""
+        roots = [name for name, queue in self.queues.items() if queue.parent not in self.queues]
+        promised: Sums = {}
+        for name in roots:
+            _add(promised, self._promise(name), 1)
+        found = {}
+        for name, queue in self.queues.items():
+            found[name] = {
+                resource: amount * self.capacity.get(resource, 0) // promised[resource]
+                if promised.get(resource, 0) > self.capacity.get(resource, 0)
+                else amount
+                for resource, amount in queue.guarantee.items()
+                if amount > 0
+            }
+        return found
+
+    def _promise(self, name: str) -> Sums:
+        """What a branch was promised: its own guarantee, or its children's if that is more."""
+        below: Sums = {}
+        for child in self.children.get(name, ()):
+            if name not in self.broken:
+                _add(below, self._promise(child), 1)
+        own = self.queues[name].guarantee
+        return {r: max(own.get(r, 0), below.get(r, 0)) for r in own.keys() | below.keys()}
+
+
+def _add(sums: Sums, amounts: Mapping[str, int], sign: int) -> None:
+    for resource, amount in amounts.items():
+        sums[resource] = sums.get(resource, 0) + sign * amount
+
+
+def _broken(queues: Mapping[str, Queue]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in queues:
+        seen: list[str] = []
+        at = name
+        while at in queues and at not in seen:
+            seen.append(at)
+            at = queues[at].parent
+        if at in seen:
+            found[name] = f"queue {name} is below itself: {' -> '.join([*seen, at])}"
+        elif at:
+            found[name] = f"queue {seen[-1]} names the parent {at}, which does not exist"
+    return found
+
+
+def sum_of(parts: Sequence[Mapping[str, int]]) -> Sums:
+    sums: Sums = {}
+    for part in parts:
+        _add(sums, part, 1)
+    return sums

@@ -1,0 +1,67 @@
+"""Shapes: what one member needs, told once and numbered.
+
+Thousands of units come in tens of shapes. Everything that is kept per shape (what fits where, why
+nothing fits) is found by the shape's number; its key holds everything that such answers read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from windlass.core.facts import Constraint, DeviceRequest, Role
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Shape:
+    id: int
+    needs: tuple[tuple[int, int], ...]
+    """(column of the cluster's resources, amount), amounts above 0."""
+    amounts: tuple[tuple[str, int], ...]
+    """The same by name, with what no node has."""
+    requests: tuple[DeviceRequest, ...]
+    bundle: str
+    constraint: Constraint
+    ports: tuple[int, ...]
+    unknown: bool
+    """Asks for a resource that no node has."""
+
+    @property
+    def resource_class(self) -> str:
+        """What it competes for; a blocked head stops only those behind it of its own class."""
+        kinds = sorted({f"{r.kind}:{'|'.join(r.models)}" for r in self.requests})
+        return "+".join(kinds) or "cpu"
+
+
+class Shapes:
+    """All shapes seen so far."""
+
+    def __init__(self) -> None:
+        self.by_id: list[Shape] = []
+        self._by_key: dict[object, Shape] = {}
+        self._by_role: dict[int, tuple[Role, Shape]] = {}
+
+    def of(self, role: Role, resources: Mapping[str, int]) -> Shape:
+        # The same Role value is asked for again and again; its identity is the quickest key.
+        known = self._by_role.get(id(role))
+        if known is not None and known[0] is role:
+            return known[1]
+        amounts = dict(role.needs)
+        if "pods" in resources:
+            amounts.setdefault("pods", 1)
+        for driver, count in role.attach:
+            amounts[f"attach:{driver}"] = count
+        wanted = tuple(sorted((name, amount) for name, amount in amounts.items() if amount > 0))
+        key = (wanted, role.devices, role.bundle, role.constraint, role.ports)
+        shape = self._by_key.get(key)
+        if shape is None:
+            needs = tuple((resources[n], amount) for n, amount in wanted if n in resources)
+            unknown = len(needs) < len(wanted)
+            shape = Shape(
+                len(self.by_id), needs, wanted, role.devices, role.bundle, role.constraint,
+                role.ports, unknown,
+            )  # fmt: skip
+            self.by_id.append(shape)
+            self._by_key[key] = shape
+        self._by_role[id(role)] = (role, shape)
+        return shape
