@@ -104,6 +104,7 @@ def wait_for(name: str, phase: str, with_reason: bool = False) -> dict[str, Any]
 
 
 def stop(state: Path) -> None:
+    print("$ windlass down --stop-runs", flush=True)
     subprocess.run([*WINDLASS, "down", "--stop-runs"], check=False)
     shutil.rmtree(state, ignore_errors=True)
 

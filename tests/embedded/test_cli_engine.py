@@ -291,10 +291,8 @@ def test_up_writes_a_context_for_kubectl_only_where_it_was_asked_to(tmp_path: Pa
 def test_a_narrow_terminal_shows_a_narrow_table(engine: Engine) -> None:
     engine("run", "--name", "a-rather-long-name-for-a-job", "--", "true")
     shown = in_terminal(engine, 40, "get", "runs", "-o", "wide")
-    rows = [line for line in shown.splitlines() if line.startswith(("NAME", "a-"))]
-    assert len(rows) >= 2
-    # Twelve columns cannot all fit into 40 characters, but each stays one short line.
-    assert max(map(len, rows)) <= 100
+    assert any(line.startswith("a-rather-long") for line in shown.splitlines())
+    assert max(map(len, shown.splitlines())) <= 40
 
 
 def in_terminal(engine: Engine, width: int, *arguments: str) -> str:

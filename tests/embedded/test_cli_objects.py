@@ -196,6 +196,22 @@ def test_edit_sends_only_changes_and_keeps_the_text_that_was_refused(
     assert invoke(server, "get", "queue/edited", "--json").json["spec"]["weight"] == 6
 
 
+def test_names_complete_while_a_server_answers(server: EmbeddedServer, tmp_path: Path) -> None:
+    def complete(state: Path, words: str) -> list[str]:
+        env = {
+            "_WINDLASS_COMPLETE": "bash_complete",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split()) - 1),
+            "WINDLASS_STATE": str(state),
+        }
+        return invoke_anywhere(env=env).out.split()
+
+    invoke(server, "apply", "-f", "-", stdin=queue("complete-me", "weight: 1"))
+    assert complete(server.state, "windlass get queue comp") == ["plain,complete-me"]
+    assert complete(server.state, "windlass edit queue comp") == ["plain,complete-me"]
+    assert complete(tmp_path, "windlass get queue comp") == []
+
+
 def test_backup_of_a_live_store_and_restore_only_when_it_is_down(
     tmp_path: Path,
 ) -> None:

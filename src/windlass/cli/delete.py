@@ -20,7 +20,7 @@ from windlass.store import errors
     )
 )
 @click.argument("kind", required=False, default="", type=words.KindWord())
-@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=words.complete_names)
 @click.option("-f", "--file", "files", multiple=True, metavar="FILE", help="File, folder or -.")
 @click.option("--ignore-not-found", is_flag=True, help="What is not there counts as deleted.")
 @click.option("--dry-run", is_flag=True, help="Let the server check, but change nothing.")

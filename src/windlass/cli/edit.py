@@ -20,7 +20,7 @@ from windlass.store import patches
 
 @base.command(examples=("windlass edit queue default", "EDITOR=nano windlass edit run train"))
 @click.argument("kind", type=words.KindWord())
-@click.argument("name", required=False, default="")
+@click.argument("name", required=False, default="", shell_complete=words.complete_names)
 @base.target_options
 def edit(out: Output, kind: str, name: str, target: base.Target) -> None:
     """Open an object in your editor (VISUAL, EDITOR, else vi) and send what you changed.

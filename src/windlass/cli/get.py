@@ -26,7 +26,7 @@ FORMATS = ("table", "wide", "json", "yaml", "name")
     )
 )
 @click.argument("kind", type=words.KindWord())
-@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=words.complete_names)
 @click.option("-A", "--all-namespaces", is_flag=True, help="In all namespaces.")
 @click.option("-l", "--selector", default="", help="Only those with these labels: a=b,c!=d.")
 @click.option(

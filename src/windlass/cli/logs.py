@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import click
 
-from windlass.cli import base, client, exits
+from windlass.cli import base, client, exits, words
 from windlass.cli.output import Output, flush
 from windlass.kinds import kubernetes, run
 from windlass.sdk import logs as run_logs
@@ -20,7 +20,7 @@ from windlass.store import errors
         "windlass logs train --tail 100 --json | jq -r .text",
     )
 )
-@click.argument("name", metavar="RUN|POD")
+@click.argument("name", metavar="RUN|POD", shell_complete=words.complete_names)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run ends, or Ctrl-C.")
 @click.option("--tail", type=click.IntRange(min=0), help="Only the last so many lines of each.")
 @click.option("--role", default="", help="Only members of this role.")

@@ -44,6 +44,15 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     },
 }
 
+
+def _show_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        import windlass
+
+        click.echo(f"windlass {windlass.__version__}")
+        ctx.exit()
+
+
 root = LazyGroup(
     SECTIONS,
     name="windlass",
@@ -51,6 +60,16 @@ root = LazyGroup(
     "Start with `windlass up --detach`, then `windlass run -- python train.py`.",
     epilog="Each command has examples in its own --help. Exit codes: docs/exit-codes.md.",
     context_settings={"help_option_names": ["-h", "--help"]},
+    params=[
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_show_version,
+            help="Show the version and exit.",
+        )
+    ],
 )
 
 

@@ -22,7 +22,6 @@ from windlass.cli import exits
 Mode = Literal["human", "json", "quiet"]
 
 _COLOURS = {"ok": "green", "limited": "yellow", "missing": "red"}
-_MIN_COLUMN = 6
 
 
 class Output:
@@ -88,10 +87,12 @@ class Output:
         cells = [[_one_line(cell) for cell in row] for row in (columns, *rows)]
         widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
         if sys.stdout.isatty():
-            widths = _squeeze(widths, terminal_width())
+            widths = _squeeze(widths, [len(column) for column in columns], terminal_width())
         for row in cells:
+            # Columns without a width have no room on this terminal.
             fitted = (
-                self._fit(cell, width).ljust(width) for cell, width in zip(row, widths, strict=True)
+                self._fit(cell, width).ljust(width)
+                for cell, width in zip(row, widths, strict=False)
             )
             yield "  ".join(fitted).rstrip()
 
@@ -148,13 +149,15 @@ def flush() -> None:
     sys.stderr.flush()
 
 
-def _squeeze(widths: list[int], room: int) -> list[int]:
-    """Narrows the widest columns until the row fits, but none to less than a few characters."""
-    widths = list(widths)
+def _squeeze(widths: list[int], headers: list[int], room: int) -> list[int]:
+    """Widths that fit: the last columns go first, then wide ones shrink, the name's last of all."""
+    least = [min(widths[0], room // 2), *headers[1:]]
+    while len(least) > 1 and sum(least) + 2 * (len(least) - 1) > room:
+        least.pop()
+    widths = widths[: len(least)]
     while sum(widths) + 2 * (len(widths) - 1) > room:
-        widest = max(range(len(widths)), key=lambda i: (widths[i], i))
-        if widths[widest] <= _MIN_COLUMN:
-            break
+        spare = [width - low for width, low in zip(widths, least, strict=True)]
+        widest = max(range(len(widths)), key=lambda i: (i > 0 and spare[i] > 0, widths[i]))
         widths[widest] -= 1
     return widths
 

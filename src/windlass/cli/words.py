@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from windlass.kinds.meta import Object
 
 
+_COMPLETION_SECONDS = 1.5
+
+
 class KindWord(click.ParamType[str]):
     """A kind by any of its names; `run/train` is taken apart by `split`."""
 
@@ -31,6 +34,34 @@ class KindWord(click.ParamType[str]):
 
         plurals = sorted(kind.resource.plural for kind in registry.ALL)
         return [CompletionItem(word) for word in plurals if word.startswith(incomplete.lower())]
+
+
+def complete_names(
+    ctx: click.Context,
+    param: click.Parameter,  # noqa: ARG001
+    incomplete: str,
+) -> list[CompletionItem]:
+    """Names of objects of the kind before them (or of runs), if a server answers quickly."""
+    import asyncio
+
+    from click.shell_completion import CompletionItem
+
+    from windlass.cli import base, client
+
+    given = ctx.params
+    places = {key: str(given.get(key) or "") for key in ("state", "kubeconfig", "context")}
+    target = base.Target(**places, namespace=str(given.get("namespace") or ""))
+
+    async def ask(session: client.Session) -> list[str]:
+        kind = kind_of(str(given.get("kind") or "run"))
+        async with asyncio.timeout(_COMPLETION_SECONDS):
+            return [obj.name for obj in (await session.store.list(kind, session.place(kind))).items]
+
+    try:
+        names = client.call(target, ask)
+    except (exits.CliError, TimeoutError):
+        return []
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
 def kind_of(word: str) -> type[Object]:

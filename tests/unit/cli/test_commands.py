@@ -91,6 +91,7 @@ def test_a_job_may_have_flags_like_ours() -> None:
 
 def test_version_speaks_to_people_programs_and_scripts() -> None:
     assert windlass.__version__ in invoke("version").out
+    assert invoke("--version").out == f"windlass {windlass.__version__}\n"
     assert invoke("version", "--json").json["version"] == windlass.__version__
     assert invoke("version", "-q").out == f"{windlass.__version__}\n"
 

@@ -28,8 +28,15 @@ def test_a_table_never_gets_wider_than_the_terminal(width: int) -> None:
         Output().table(COLUMNS, ROWS)
     lines = screen.text.splitlines()
     assert len(lines) == 3
-    assert all(len(line) <= max(width, 22) for line in lines)
-    assert lines[2].startswith("a ")
+    assert all(len(line) <= width for line in lines)
+    assert lines[1].startswith("bert-fine")
+    assert lines[2].startswith("a")
+
+
+def test_a_narrow_terminal_loses_the_last_columns_before_the_name() -> None:
+    with terminal(25) as screen:
+        Output().table(COLUMNS, ROWS)
+    assert screen.text.splitlines()[1] == "bert-finetune  Queued"
 
 
 def test_a_table_in_a_pipe_is_not_cut() -> None:
