@@ -30,10 +30,8 @@ def admit_create(identity: Identity, resource: Resource, body: dict[str, Any]) -
     path = _USER_PATHS.get(resource.key)
     if path is None:
         return
-    holder: Any = body
-    for part in path[:-1]:
-        holder = holder.get(part) if isinstance(holder, dict) else None
-    if not isinstance(holder, dict):
+    holder = _holder(body, path)
+    if holder is None:
         return  # not a Run at all: validation says so, and better
     user = holder.get(path[-1])
     if not user:
@@ -42,23 +40,43 @@ def admit_create(identity: Identity, resource: Resource, body: dict[str, Any]) -
         raise _foreign(identity, resource, body)
 
 
-async def admit_update(
-    api: Api, identity: Identity, resource: Resource, namespace: str, name: str, change: Any
+async def admit_replace(
+    api: Api, identity: Identity, resource: Resource, target: tuple[str, str], body: dict[str, Any]
 ) -> None:
-    """Refuses a change (a whole object or any patch) that puts in another user's name."""
+    """As `admit_patch`; a user who is left out stays who he was."""
+    path = _USER_PATHS.get(resource.key)
+    if path is None:
+        return
+    holder = _holder(body, path)
+    if holder is None or holder.get(path[-1]):
+        await admit_patch(api, identity, resource, target, body)
+        return
+    current = await _current_user(api, resource, target, path)
+    if current:
+        holder[path[-1]] = current
+
+
+async def admit_patch(
+    api: Api, identity: Identity, resource: Resource, target: tuple[str, str], change: Any
+) -> None:
+    """Refuses a change (any patch, or a whole object) that puts in another user's name."""
     path = _USER_PATHS.get(resource.key)
     if path is None or identity.is_master:
         return
     named = _users_in_json_patch(change, path) if isinstance(change, list) else [_at(change, path)]
     foreign = {user for user in named if user and user != identity.user}
-    if not foreign:
-        return
+    if foreign and foreign != {await _current_user(api, resource, target, path)}:
+        raise _foreign(identity, resource, {"metadata": {"name": target[1]}})
+
+
+async def _current_user(
+    api: Api, resource: Resource, target: tuple[str, str], path: tuple[str, ...]
+) -> str | None:
+    """Whose it is now; None where there is nothing, which the write itself will say."""
     try:
-        current = _at(msgspec.json.decode(await api.get(resource, namespace, name)), path)
+        return _at(msgspec.json.decode(await api.get(resource, *target)), path)
     except errors.NotFound:
-        return  # the write itself will say so
-    if foreign != {current}:
-        raise _foreign(identity, resource, {"metadata": {"name": name, "namespace": namespace}})
+        return None
 
 
 def _users_in_json_patch(change: list[Any], path: tuple[str, ...]) -> list[Any]:
@@ -78,7 +96,14 @@ def _users_in_json_patch(change: list[Any], path: tuple[str, ...]) -> list[Any]:
     return found
 
 
-def _at(value: Any, path: tuple[str, ...]) -> Any:
+def _holder(body: Any, path: tuple[str, ...]) -> dict[str, Any] | None:
+    """The object that holds the last field of the path."""
+    for part in path[:-1]:
+        body = body.get(part) if isinstance(body, dict) else None
+    return body if isinstance(body, dict) else None
+
+
+def _at(value: Any, path: tuple[str, ...]) -> str | None:
     for part in path:
         value = value.get(part) if isinstance(value, dict) else None
     return value if isinstance(value, str) else None

@@ -122,7 +122,9 @@ class Objects:
         target, options = call.target, queries.writing(call.query, call.identity.user)
         body = await bodies.read_object(call.request, strict=options.field_validation == "Strict")
         _refuse_other_name(target, body)
-        await self._admit_change(call, body)
+        if not target.subresource:
+            place = (target.namespace, target.name)
+            await admission.admit_replace(self._api, call.identity, target.resource, place, body)
         data = await self._api.replace(
             target.resource, target.namespace, target.name, body, options, target.subresource
         )
@@ -131,19 +133,14 @@ class Objects:
     async def _patch(self, call: Call) -> web.Response:
         target, options = call.target, queries.writing(call.query, call.identity.user)
         patch, patch_type = await bodies.read_patch(call.request)
-        await self._admit_change(call, patch)
+        if not target.subresource:
+            place = (target.namespace, target.name)
+            await admission.admit_patch(self._api, call.identity, target.resource, place, patch)
         data = await self._api.patch(
             target.resource, target.namespace, target.name, patch, patch_type, options,
             target.subresource,
         )  # fmt: skip
         return _one(call, data, 200, options)
-
-    async def _admit_change(self, call: Call, change: Any) -> None:
-        target = call.target
-        if target.subresource == "":
-            await admission.admit_update(
-                self._api, call.identity, target.resource, target.namespace, target.name, change
-            )
 
     async def _delete(self, call: Call) -> web.Response:
         target = call.target

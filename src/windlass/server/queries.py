@@ -37,6 +37,8 @@ def integer(query: Query, name: str) -> int | None:
 
 
 def listing(query: Query) -> ListQuery:
+    if "sendInitialEvents" in query:
+        raise _forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list")
     return ListQuery(
         label_selector=query.get("labelSelector", ""),
         field_selector=query.get("fieldSelector", ""),
@@ -49,6 +51,17 @@ def listing(query: Query) -> ListQuery:
 
 def watching(query: Query, name: str = "") -> WatchQuery:
     """`name` watches one object: the same as a field selector on its name."""
+    match = query.get("resourceVersionMatch", "")
+    if "sendInitialEvents" in query and match != "NotOlderThan":
+        raise _forbidden(
+            "resourceVersionMatch",
+            "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+        )
+    if "sendInitialEvents" not in query and match:
+        raise _forbidden(
+            "resourceVersionMatch",
+            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+        )
     fields = query.get("fieldSelector", "")
     if name:
         fields = f"{fields},metadata.name={name}" if fields else f"metadata.name={name}"
@@ -148,6 +161,13 @@ def _text(values: dict[str, Any], name: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise errors.BadRequest(f"preconditions.{name} must be a string")
     return value or None
+
+
+def _forbidden(field: str, why: str) -> errors.Invalid:
+    message = f"Forbidden: {why}"
+    return errors.Invalid(
+        f"{field}: {message}", causes=(errors.Cause(field, message, "FieldValueForbidden"),)
+    )
 
 
 def _unsupported(field: str, value: str, allowed: tuple[str, ...]) -> errors.Invalid:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from windlass.server import bootstrap
 from windlass.server.app import App, make_app, stop_app
 from windlass.server.audit import AuditLog
 from windlass.server.identity import MASTERS
+from windlass.server.nodes import NodeGateway
 from windlass.server.tokens import create_token
 from windlass.store.embedded.api import Api
 
@@ -71,8 +73,17 @@ async def api(tmp_path: Path) -> AsyncIterator[Api]:
 
 @pytest.fixture
 async def served(api: Api, tmp_path: Path) -> AsyncIterator[Served]:
-    audit = AuditLog(tmp_path / "audit.log")
-    app = await make_app(api, audit=audit)
+    async with serving(api, tmp_path) as server:
+        yield server
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    api: Api, folder: Path, gateway: NodeGateway | None = None
+) -> AsyncIterator[Served]:
+    """The App of a store on a free port, with an admin's token."""
+    audit = AuditLog(folder / "audit.log")
+    app = await make_app(api, audit=audit, gateway=gateway)
     runner = web.ServerRunner(app.server(), shutdown_timeout=1.0)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

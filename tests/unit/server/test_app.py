@@ -94,6 +94,9 @@ REFUSALS: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("GET", f"{PODS}?watch=1&labelSelector=a+in+(", {}, 400, "BadRequest"),
     ("GET", f"{PODS}?watch=1&resourceVersion=x", {}, 400, "BadRequest"),
     ("GET", f"{PODS}?continue=x", {}, 400, "BadRequest"),
+    ("GET", f"{PODS}?sendInitialEvents=true", {}, 422, "Invalid"),
+    ("GET", f"{PODS}?watch=1&sendInitialEvents=true", {}, 422, "Invalid"),
+    ("GET", f"{PODS}?watch=1&resourceVersionMatch=NotOlderThan", {}, 422, "Invalid"),
     ("GET", PODS, {"headers": {"Accept": "text/html"}}, 406, "NotAcceptable"),
     ("GET", f"{PODS}?includeObject=All", {"headers": TABLE}, 422, "Invalid"),
     ("DELETE", f"{PODS}/one?gracePeriodSeconds=-1", {}, 422, "Invalid"),
@@ -203,6 +206,10 @@ async def test_nobody_puts_anothers_name_into_a_cronrun(
     assert answer.code == 403
     unchanged = await served.call("PUT", f"{crons}/bob", made.body, token=token)
     assert unchanged.code == 200
+    del made.body["spec"]["template"]["spec"]["user"]
+    made.body["metadata"] = unchanged.body["metadata"]
+    left_out = await served.call("PUT", f"{crons}/bob", made.body, token=token)
+    assert left_out.body["spec"]["template"]["spec"]["user"] == "alice"
 
 
 async def test_members_write_runs_but_never_their_status(served: Served) -> None:
@@ -356,6 +363,9 @@ async def lines(response: aiohttp.ClientResponse, count: int) -> list[dict[str, 
         return [json.loads(await response.content.readline()) for _ in range(count)]
 
 
+INITIAL = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
+
+
 def watch(served: Served, query: str, headers: dict[str, str] | None = None) -> Any:
     return served.session.get(
         f"{served.url}{MAPS}?watch=true&{query}",
@@ -376,7 +386,7 @@ async def test_a_watch_tells_what_happens(served: Served) -> None:
 async def test_a_watch_of_tables_names_the_columns_once(served: Served) -> None:
     await served.call("POST", MAPS, config("one"))
     await served.call("POST", MAPS, config("two"))
-    async with watch(served, "sendInitialEvents=true&allowWatchBookmarks=true", TABLE) as response:
+    async with watch(served, INITIAL, TABLE) as response:
         events = await lines(response, 3)
     assert [event["type"] for event in events] == ["ADDED", "ADDED", "BOOKMARK"]
     assert [bool(e["object"]["columnDefinitions"]) for e in events] == [True, False, False]

@@ -81,7 +81,8 @@ class EmbeddedStore:
         while True:
             left = None if end is None else end - clock()
             try:
-                batch = await asyncio.wait_for(anext(batches), left)
+                async with asyncio.timeout(left):
+                    batch = await anext(batches)
             except (TimeoutError, StopAsyncIteration):
                 return  # as a server does: the watch ends, the reader resumes
             for event in batch:

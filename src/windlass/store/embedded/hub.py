@@ -74,7 +74,9 @@ class Hub:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         ring.waiters.add(future)
         try:
-            await asyncio.wait_for(future, timeout_seconds)
+            # Not wait_for: in Python 3.11 it loses a cancellation that comes with the wake-up.
+            async with asyncio.timeout(timeout_seconds):
+                await future
         except TimeoutError:
             return False
         finally:

@@ -1,0 +1,80 @@
+"""The process: ready when it says so, one per folder, found again, and it ends in order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.harness.embedded import EmbeddedServer
+from windlass.server import main
+
+
+def test_it_comes_back_at_the_same_address_with_the_same_token(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with EmbeddedServer.start(state) as server:
+        url, kubeconfig = server.url, server.kubeconfig.read_text()
+        assert stat.S_IMODE(os.stat(server.kubeconfig).st_mode) == 0o600
+        server.stop()
+        assert not (state / "server.json").exists()
+        command = [sys.executable, "-m", "windlass.server", "--state", str(state)]
+        process = subprocess.Popen([*command, "--no-controllers"], stderr=subprocess.PIPE)
+        try:
+            assert process.stderr is not None
+            line = process.stderr.readline().decode()
+            assert url in line  # without --listen it takes the port of last time
+            assert server.rest().get("/api/v1/namespaces/default").status == 200
+            assert server.kubeconfig.read_text() == kubeconfig
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+
+
+def test_a_second_server_on_the_folder_is_refused(tmp_path: Path) -> None:
+    with EmbeddedServer.start(tmp_path / "state") as server:
+        second = subprocess.run(
+            [sys.executable, "-m", "windlass.server", "--state", str(server.state)],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert second.returncode == 1
+        assert "another server is already running" in second.stderr
+        assert "Traceback" not in second.stderr
+        assert server.rest().get("/readyz").status == 200
+
+
+def test_the_controllers_run_beside_the_api(tmp_path: Path) -> None:
+    with EmbeddedServer.start(tmp_path / "state", flags=()) as server:
+        rest = server.rest()
+        path = "/apis/coordination.k8s.io/v1/namespaces/windlass-system/leases"
+        with rest.watch(path, timeoutSeconds=20) as watch:
+            assert watch.status == 200
+            assert next(iter(watch))["object"]["spec"]["holderIdentity"]
+
+
+def test_a_lost_kubeconfig_is_made_anew(tmp_path: Path) -> None:
+    with EmbeddedServer.start(tmp_path / "state") as server:
+        server.kubeconfig.unlink()
+        server.restart()
+        assert server.rest().get("/api/v1/namespaces/default").status == 200
+
+
+@pytest.mark.parametrize("listen", ["nonsense", "host:", ":80", "127.0.0.1:99999", "h:-1"])
+def test_an_address_that_is_none_is_named(
+    listen: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["--state", str(tmp_path), "--listen", listen]) == 1
+    assert "HOST:PORT" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"),
+    [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("::1", "[::1]"),
+     ("box.example", "box.example")],
+)  # fmt: skip
+def test_clients_are_given_an_address_they_can_call(host: str, shown: str) -> None:
+    assert main._host_for_clients(host) == shown
