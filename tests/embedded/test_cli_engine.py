@@ -89,10 +89,14 @@ def test_run_shows_the_output_and_ends_with_the_code_of_the_job(engine: Engine) 
     assert "CodeFailed" in bad.err
 
 
+def test_the_state_folder_is_for_its_owner_only(engine: Engine) -> None:
+    assert engine.path.stat().st_mode & 0o077 == 0
+
+
 def test_run_for_programs_is_one_document_per_line(engine: Engine) -> None:
     lines = engine("run", "--json", "--name", "lines", "--", "echo", "hi").json_lines
     assert {"type": "log", "role": "worker", "index": 0, "text": "hi"} in lines
-    assert lines[-1]["type"] == "end"
+    assert [line["type"] for line in lines[-3:]] == ["log", "state", "end"]
     assert lines[-1]["run"]["status"]["phase"] == "Succeeded"
 
 

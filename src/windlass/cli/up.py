@@ -88,7 +88,9 @@ def _refuse_second(folder: states.StateFolder) -> None:
 
 def _start(folder: states.StateFolder, listen: str, detach: bool) -> subprocess.Popen[bytes]:
     try:
-        folder.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Tokens and logs of jobs lie in it: for its owner only, from the first moment.
+        folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.logs.mkdir(mode=0o700, exist_ok=True)
     except OSError as problem:
         raise exits.CliError(
             f"The state folder {folder.path} cannot be made: {problem.strerror}.",

@@ -96,7 +96,8 @@ async def follow(
     readers: dict[str, asyncio.Task[None]] = {}
     watcher = asyncio.create_task(_watch_pods(store, choice, sink, readers))
     try:
-        ending = asyncio.create_task(runs.wait(store, choice.run, choice.namespace, on_change))
+        on_the_way = _unless_finished(on_change)
+        ending = asyncio.create_task(runs.wait(store, choice.run, choice.namespace, on_the_way))
         try:
             await asyncio.wait((ending, watcher), return_when=asyncio.FIRST_COMPLETED)
             if not ending.done():
@@ -107,11 +108,17 @@ async def follow(
         # Pods that appeared just before the end may not have been seen yet.
         await _meet_all(store, choice, sink, readers)
         await _last_words(readers, on_trouble)
+        on_change(ended)
         return ended
     finally:
         for task in (watcher, *readers.values()):
             task.cancel()
         await asyncio.gather(watcher, *readers.values(), return_exceptions=True)
+
+
+def _unless_finished(on_change: Callable[[run.Run], None]) -> Callable[[run.Run], None]:
+    """How it ended is told after the last thing it printed."""
+    return lambda current: None if current.finished else on_change(current)
 
 
 async def _last_words(
