@@ -14,7 +14,12 @@ DIGEST = "sha256:" + "0" * 64
 
 
 def run_object(**spec: Any) -> Json:
-    return _object(run.Run, {"roles": [{"command": ["true"]}]} | spec)
+    """A run of one command. It names its user, whom the embedded server fills in otherwise."""
+    return _object(run.Run, run_spec() | spec)
+
+
+def run_spec(**fields: Any) -> Json:
+    return {"user": "admin", "roles": [{"command": ["true"]}]} | fields
 
 
 def role(**fields: Any) -> Json:
@@ -27,7 +32,7 @@ def device(**fields: Any) -> Json:
 
 
 def cron_run(**spec: Any) -> Json:
-    template = {"spec": {"roles": [{"command": ["true"]}]}}
+    template = {"spec": run_spec()}
     return _object(cronrun.CronRun, {"schedule": "0 3 * * *", "template": template} | spec)
 
 
@@ -198,7 +203,6 @@ BAD: dict[str, Bad] = {
         run_object(completion={"role": "launcher"}), "spec.completion.role", "one of the roles"
     ),
     "completion is text": Bad(run_object(completion="all"), "spec.completion", "an object"),
-    "empty user": Bad(run_object(user=""), "spec.user", "not be empty"),
     "duration of zero": Bad(run_object(duration={"max": "0s"}), "spec.duration.max", "than zero"),
     "duration without unit": Bad(run_object(duration={"max": 90}), "spec.duration.max", "90s"),
     "duration below zero": Bad(run_object(duration={"start": "-1s"}), "spec.duration.start", "90s"),
@@ -236,7 +240,7 @@ BAD: dict[str, Bad] = {
         cron_run(concurrencyPolicy="forbid"), "spec.concurrencyPolicy", 'did you mean "Forbid"?'
     ),
     "bad template": Bad(
-        cron_run(template={"spec": {"roles": [{"command": ["a"], "minReplicas": 2}]}}),
+        cron_run(template={"spec": run_spec(roles=[{"command": ["a"], "minReplicas": 2}])}),
         "spec.template.spec.roles[0].minReplicas", "at most replicas",
     ),
     "queue that is its own parent": Bad(queue_object(parent="sample"), "spec.parent", "its own"),
@@ -281,7 +285,6 @@ CHANGES: dict[str, Change] = {
     "a default that is spelled out": (run_object(), run_object(framework="process"), ""),
     "framework": (run_object(), run_object(framework="mpi"), "spec.framework"),
     "user": (run_object(user="a"), run_object(user="b"), "spec.user"),
-    "user taken away": (run_object(user="a"), run_object(), "spec.user"),
     "code added": (run_object(), run_object(code={"digest": DIGEST}), "spec.code"),
     "preemptible": (run_object(), run_object(preemptible=False), "spec.preemptible"),
     "retries": (run_object(), run_object(retries={"limit": 9}), "spec.retries"),
@@ -294,7 +297,7 @@ CHANGES: dict[str, Change] = {
         "spec.roles",
     ),
     "template of a cron run": (
-        cron_run(), cron_run(template={"spec": {"roles": [{"command": ["false"]}]}}), "",
+        cron_run(), cron_run(template={"spec": run_spec(roles=[{"command": ["false"]}])}), "",
     ),
     "parent of a queue": (queue_object(), queue_object(parent="other"), ""),
 }  # fmt: skip

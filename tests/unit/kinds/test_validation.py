@@ -44,6 +44,14 @@ def test_only_some_fields_may_change(name: str) -> None:
     assert [problem.path for problem in problems_of(new, old)] == ([path] if path else [])
 
 
+def test_a_run_s_user_is_named_and_stays() -> None:
+    assert [p.message for p in problems_of(cases.run_object(user=""))] == [
+        'Invalid value: "": must not be empty'
+    ]
+    anonymous = cases.without(cases.run_object(), "spec", "user")
+    assert [p.path for p in problems_of(anonymous, cases.run_object())] == ["spec.user"]
+
+
 def test_all_problems_are_told_at_once() -> None:
     value = cases.run_object(priority=-1, framework="x", roles=[{"command": "ls", "replicas": 0}])
     assert {problem.path for problem in problems_of(value)} == {
@@ -87,7 +95,7 @@ def test_defaults_are_written_into_the_object() -> None:
                 "resources": {"cpu": "1", "memory": "1Gi", "shm": "auto"},
             }
         ],
-        "priority": 50, "preemptible": True, "framework": "process", "restart": "run",
+        "user": "admin", "priority": 50, "preemptible": True, "framework": "process", "restart": "run",
         "placement": {"gang": True, "pack": "binpack"},
         "retries": {"limit": 3, "causes": ["NodeLost", "Preempted"]},
         "checkpoint": {"signal": "SIGTERM", "grace": "30s"},
