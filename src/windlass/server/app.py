@@ -91,7 +91,7 @@ class App:
     # --- the way of a request
 
     async def _answer(self, request: web.BaseRequest, seen: _Seen) -> web.StreamResponse:
-        path = request.rel_url.raw_path
+        path = request.rel_url.raw_path.rstrip("/") or "/"
         if path in _HEALTH or path == "/version":
             return self._open_to_all(request, path)
         headers = request.headers
@@ -131,7 +131,6 @@ class App:
         self, request: web.BaseRequest, identity: Identity, path: str
     ) -> web.Response:
         """Discovery, OpenAPI and metrics; NotFound for everything else."""
-        path = path.rstrip("/") or "/"
         self._access.authorize_path(identity, path)
         if path == "/metrics":
             _only_get(request)

@@ -27,8 +27,6 @@ class Target:
 def parse(raw_path: str) -> Target | discovery.Review | None:
     """The target of a path as it came over the wire; None where there is none."""
     parts = raw_path.split("/")[1:]
-    if parts and parts[-1] == "":
-        parts.pop()
     if len(parts) < 3 or "" in parts:
         return None
     if "%" in raw_path:

@@ -345,6 +345,11 @@ async def test_without_a_way_to_the_node_that_is_said(served: Served, what: str)
     assert (answer.code, answer.body["reason"]) == (503, "ServiceUnavailable")
 
 
+@pytest.mark.parametrize("path", ["/version", "/api", "/apis/windlass.dev", MAPS, "/healthz"])
+async def test_a_slash_at_the_end_changes_nothing(served: Served, path: str) -> None:
+    assert (await served.call("GET", path + "/")).body == (await served.call("GET", path)).body
+
+
 async def test_collections_are_deleted_by_selector(served: Served) -> None:
     for name, team in (("a", "x"), ("b", "x"), ("c", "y")):
         body = config(name)

@@ -58,7 +58,6 @@ def test_what_is_not_served_is_not_found(path: str) -> None:
 
 FOUND = {
     "/api/v1/pods": ("pods", "", "", ""),
-    "/api/v1/pods/": ("pods", "", "", ""),
     "/api/v1/namespaces": ("namespaces", "", "", ""),
     "/api/v1/namespaces/team": ("namespaces", "", "team", ""),
     "/api/v1/namespaces/team/status": ("namespaces", "", "team", "status"),
