@@ -18,13 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from windlass.core import constraints, devices
-from windlass.core.facts import Amounts, Constraint, Grant, Node, Role, Seat
+from windlass.core.facts import Constraint, DeviceRequest, Grant, Node, Role, Seat
 from windlass.core.shapes import Shape, Shapes
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-PODS = "pods"
 _MANY = np.int64(1 << 40)
 
 
@@ -48,6 +47,8 @@ class Cluster:
         self.ports: dict[int, set[int]] = {}
         self.domains = [_domain_ids(self.nodes, depth) for depth in range(len(levels))]
         """Per level, the number of the domain each node is in."""
+        self.charges: dict[DeviceRequest, int] = {}
+        """What a request counts for in quotas; kept by `amounts`."""
         self._masks: dict[Constraint, Mask] = {}
         self._caps: dict[int, Ints] = {}
         self._synced: dict[int, int] = {}
@@ -208,6 +209,10 @@ class Cluster:
                 where.add(node) if port in ports else where.discard(node)
             self._touched.append(node)
 
+    def settle(self) -> None:
+        """What was done so far stays: forgets how to undo it."""
+        self._undo.clear()
+
     def _remember(self, node: int) -> None:
         ports = tuple(port for port, where in self.ports.items() if node in where)
         self._undo.append((node, self.free[:, node].copy(), self.bank.row(node), ports))
@@ -228,11 +233,6 @@ class Cluster:
         ids = self.domains[level]
         sums = np.bincount(ids, weights=caps, minlength=int(ids.max(initial=-1)) + 1)
         return sums.astype(np.int64)
-
-
-def needs_with_pods(needs: Amounts) -> dict[str, int]:
-    """Every member is also one pod, where nodes count pods."""
-    return {PODS: 1, **needs}
 
 
 def _domain_ids(nodes: Iterable[Node], depth: int) -> Ints:

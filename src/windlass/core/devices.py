@@ -147,6 +147,10 @@ class Bank:
     # --- the very ones
 
     @property
+    def full_memory(self) -> Ints:
+        return self._full[1]
+
+    @property
     def unlocked(self) -> Ints:
         """Devices per node that nobody holds a part of."""
         return np.asarray(((self.mode == UNLOCKED) & (self._full[0] > 0)).sum(axis=1))

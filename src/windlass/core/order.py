@@ -1,0 +1,104 @@
+"""Who is next inside one queue. Each order is one small function; add yours to `ORDERS`.
+
+Higher priority goes first in every order; the order decides among equals. A key says only what
+sorts: the smallest key is next, and the unit's own key breaks the last tie, so that the same facts
+always give the same order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from windlass.core.facts import Queue, Unit
+
+Key = tuple[float, ...]
+
+
+class Predictor(Protocol):
+    """What is known about how long units run; see `core.predict`."""
+
+    def expected(self, unit: Unit) -> float | None:
+        """Seconds it will probably still run; None when nothing is known."""
+        ...
+
+    def index(self, unit: Unit, attained: float) -> float:
+        """Device-seconds to invest per completion, by what units like it did: small goes first."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Standing:
+    """What an order may look at besides the unit."""
+
+    predictor: Predictor
+    held_by_user: Mapping[tuple[str, str], int]
+    """(queue, user) -> share of the cluster that the user's units of this queue hold."""
+
+
+class _Ignorance:
+    """Knows nothing about durations."""
+
+    def expected(self, unit: Unit) -> float | None:  # noqa: ARG002
+        return None
+
+    def index(self, unit: Unit, attained: float) -> float:  # noqa: ARG002
+        return attained
+
+
+NOTHING_KNOWN = Standing(_Ignorance(), {})
+
+
+def rank(queue: Queue, unit: Unit, standing: Standing) -> tuple[Key, str]:
+    """Where the unit stands in its queue; smaller is earlier."""
+    return (-priority(queue, unit), *ORDERS[queue.order](unit, standing)), unit.key
+
+
+def priority(queue: Queue, unit: Unit) -> int:
+    return unit.priority if queue.max_priority is None else min(unit.priority, queue.max_priority)
+
+
+def is_steady(queue: Queue) -> bool:
+    """Whether ranks depend on the unit alone, so that a sorted queue stays sorted."""
+    return queue.order in ("fifo", "lifo", "priority") and not queue.user_fair
+
+
+def fifo(unit: Unit, _: Standing) -> Key:
+    return (unit.submitted,)
+
+
+def lifo(unit: Unit, _: Standing) -> Key:
+    return (-unit.submitted,)
+
+
+def fair(unit: Unit, standing: Standing) -> Key:
+    """The user who holds the least, then the oldest."""
+    return (standing.held_by_user.get((unit.queue, unit.user), 0), unit.submitted)
+
+
+def shortest(unit: Unit, standing: Standing) -> Key:
+    """The least work first; what says nothing and of which nothing is known goes last."""
+    seconds = unit.expected if unit.expected is not None else standing.predictor.expected(unit)
+    return (float("inf") if seconds is None else seconds * size(unit), unit.submitted)
+
+
+def attained(unit: Unit, standing: Standing) -> Key:
+    """Nothing is known about durations: by what units like it did and what it has had."""
+    return (standing.predictor.index(unit, unit.attained), unit.submitted)
+
+
+ORDERS: dict[str, Callable[[Unit, Standing], Key]] = {
+    "fifo": fifo,
+    "lifo": lifo,
+    "priority": fifo,
+    "fair": fair,
+    "shortest": shortest,
+    "attained": attained,
+}
+
+
+def size(unit: Unit) -> int:
+    """Devices that its least members hold, or members where it asks for none."""
+    whole = sum(role.least * sum(request.count for request in role.devices) for role in unit.roles)
+    return max(1, whole or sum(role.least for role in unit.roles))

@@ -1,0 +1,341 @@
+"""Where the members of a unit go: all of its least or nothing, near each other, tightly packed.
+
+`place` takes the room out of the cluster it is given and returns the seats, or leaves the cluster
+as it was and says what was missing. `decide`, explanations, reservations and preemption all ask
+this one function; they differ only in the cluster they hand in.
+
+For members of one shape the answer is exact: nodes take `caps` of them, sums over domains say
+where a gang fits. Several shapes are placed one after another, the scarcest first; where that
+fails although each alone fits, the answer is "unresolved", never "impossible".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from windlass.core import affinity
+from windlass.core.cluster import Cluster
+from windlass.core.facts import Pack, Role, Seat, Topology, Unit
+from windlass.core.shapes import Shape
+
+Ints = npt.NDArray[np.int64]
+Where = Ints | None
+"""Indexes of the nodes to use, ascending; None: all."""
+
+DOMAIN_TRIES = 32
+"""Domains tried for a unit of several shapes before the answer is "unresolved"."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Failure:
+    """What was missing."""
+
+    role: Role
+    wanted: int
+    room: int
+    """How many members of the role there was room for, in the best domain that counts."""
+    topology: bool = False
+    """Enough in all, not enough in any one domain of the required level."""
+    resolved: bool = True
+
+
+class Scorer(Protocol):
+    """How `pack: fragmentation` chooses; see `core.packing`."""
+
+    def best(self, cluster: Cluster, shape: Shape, where: Ints) -> int:
+        """The index, among those nodes, that is best for one more member of the shape."""
+        ...
+
+
+@dataclasses.dataclass(slots=True)
+class Work:
+    """Counts node-visits against a budget."""
+
+    left: int
+
+    def spend(self, visits: int) -> None:
+        self.left -= visits
+
+    @property
+    def exhausted(self) -> bool:
+        return self.left <= 0
+
+
+@dataclasses.dataclass(slots=True)
+class Scene:
+    """What a placement happens in."""
+
+    cluster: Cluster
+    work: Work
+    crowd: affinity.Crowd
+    """Who is where, by labels, for affinity and spread terms."""
+    ceilings: dict[int, Ints] = dataclasses.field(default_factory=dict)
+    """Shape id -> most members per node, where reserved room must stay free."""
+    scorer: Scorer | None = None
+
+    def caps(self, shape: Shape) -> Ints:
+        caps = self.cluster.caps(shape)
+        self.work.spend(len(caps))
+        ceiling = self.ceilings.get(shape.id)
+        return caps if ceiling is None else np.minimum(caps, ceiling)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wish:
+    """So many members of a role, numbered from `first`."""
+
+    role: Role
+    count: int
+    first: int = 0
+
+
+def place(scene: Scene, unit: Unit, wishes: Sequence[Wish]) -> tuple[Seat, ...] | Failure:
+    """Seats for all wishes of a unit, taken; or why not, and nothing is taken."""
+    mark = scene.cluster.mark()
+    answer = _place(scene, unit, wishes)
+    if isinstance(answer, Failure):
+        scene.cluster.rollback(mark)
+    return answer
+
+
+def least_of(unit: Unit) -> list[Wish]:
+    """What must start together; a unit that is no gang begins with one member."""
+    if unit.gang:
+        return [Wish(role, role.least) for role in unit.roles if role.least > 0]
+    return [Wish(role, 1) for role in unit.roles[:1]]
+
+
+def _place(scene: Scene, unit: Unit, wishes: Sequence[Wish]) -> tuple[Seat, ...] | Failure:
+    if any(wish.role.affinities or wish.role.spreads for wish in wishes) or scene.crowd.repels:
+        return affinity.place(scene, unit, wishes)
+    if len(wishes) == 1:
+        return _place_alike(scene, unit, wishes[0])
+    return _place_several(scene, unit, wishes)
+
+
+# --- members of one shape -----------------------------------------------------------------------
+
+
+def _place_alike(scene: Scene, unit: Unit, wish: Wish) -> tuple[Seat, ...] | Failure:
+    shape = scene.cluster.shape_of(wish.role)
+    caps = scene.caps(shape)
+    total = int(caps.sum())
+    if total < wish.count:
+        return Failure(wish.role, wish.count, total)
+    best = 0
+    for where, sums in _domains(scene.cluster, unit.topology, caps, wish.count):
+        if sums is not None:
+            best = max(best, sums)
+            continue
+        counts = _spread_over(scene, unit.pack, shape, caps, where, wish.count)
+        seats = _sit(scene.cluster, shape, wish, counts)
+        if seats is not None:
+            return seats
+    return Failure(wish.role, wish.count, best, topology=True)
+
+
+def _domains(
+    cluster: Cluster, topology: Topology | None, caps: Ints, count: int
+) -> Iterator[tuple[Where, int | None]]:
+    """Sets of nodes to try, best first: (nodes, None), or (None, room) for one too small.
+
+    The tightest domain that fits, at the level asked for; when that is only preferred, the next
+    wider level, and at last everything. One member needs no neighbours: it goes anywhere.
+    """
+    levels = list(cluster.levels)
+    if topology is None or topology.level not in levels:
+        if topology is not None and topology.required and topology.level not in ("node", *levels):
+            yield None, 0
+            return
+        start = len(levels) - 1 if topology is None and count > 1 else -1
+        if topology is not None and topology.level == "node":
+            yield from _one_node(caps, count, required=topology.required)
+            if topology.required:
+                return
+            start = len(levels) - 1
+    else:
+        start = levels.index(topology.level)
+    required = topology is not None and topology.required
+    for level in range(start, -1, -1):
+        sums = cluster.by_domain(level, caps)
+        fitting = np.flatnonzero(sums >= count)
+        if len(fitting):
+            tightest = int(fitting[np.argmin(sums[fitting])])
+            yield np.flatnonzero(cluster.domains[level] == tightest), None
+        elif required:
+            yield None, int(sums.max(initial=0))
+        if required:
+            return
+    if not required:
+        yield None, None
+
+
+def _one_node(caps: Ints, count: int, *, required: bool) -> Iterator[tuple[Where, int | None]]:
+    fitting = np.flatnonzero(caps >= count)
+    if len(fitting):
+        yield fitting[[int(np.argmin(caps[fitting]))]], None
+    elif required:
+        yield None, int(caps.max(initial=0))
+
+
+def _spread_over(
+    scene: Scene, pack: Pack, shape: Shape, caps: Ints, where: Where, count: int
+) -> list[tuple[int, int]]:
+    """How many members go to which nodes; the caller made sure that there is room."""
+    nodes = np.flatnonzero(caps) if where is None else where[caps[where] > 0]
+    room = caps[nodes]
+    if pack == "spread":
+        return _evenly(nodes, room, count)
+    if pack == "fragmentation" and scene.scorer is not None and shape.requests:
+        return _by_score(scene.scorer, scene.cluster, shape, _pairs(nodes, room), count)
+    if shape.requests:
+        return _tightly(nodes, room, count)
+    # Members without devices go where devices are not: those nodes are for who needs them.
+    devices = scene.cluster.bank.unlocked[nodes]
+    return _tightly(nodes, room, count, devices)
+
+
+def _tightly(
+    nodes: Ints, room: Ints, count: int, avoid: Ints | None = None
+) -> list[tuple[int, int]]:
+    """Fewest nodes, and for what is left over the one with the least room that still fits."""
+    key = room if avoid is None else avoid * (1 << 20) + np.minimum(room, (1 << 20) - 1)
+    counts: list[tuple[int, int]] = []
+    holds = np.flatnonzero(room >= count)
+    if not len(holds):
+        # Whole nodes first, the fullest choice of them; ties by index.
+        order = np.lexsort((nodes, key if avoid is not None else -room))
+        filled = np.cumsum(room[order])
+        whole = int(np.searchsorted(filled, count, side="right"))
+        counts = [(int(nodes[i]), int(room[i])) for i in order[:whole]]
+        count -= int(filled[whole - 1]) if whole else 0
+        if count == 0:
+            return counts
+        rest = order[whole:]
+        holds = rest[room[rest] >= count]
+    last = int(holds[np.argmin(key[holds])])
+    return [*counts, (int(nodes[last]), count)]
+
+
+def _evenly(nodes: Ints, room: Ints, count: int) -> list[tuple[int, int]]:
+    """One each to the emptiest nodes; in rounds when there are more members than nodes."""
+    order = np.lexsort((nodes, -room))
+    nodes, room = nodes[order], room[order]
+    taken = np.zeros(len(nodes), np.int64)
+    while count > 0:
+        open_nodes = np.flatnonzero(taken < room)
+        rounds = max(1, count // len(open_nodes))
+        rounds = min(rounds, int((room - taken)[open_nodes].min()))
+        some = open_nodes if count >= len(open_nodes) * rounds else open_nodes[:count]
+        taken[some] += rounds
+        count -= rounds * len(some)
+    return [(int(node), int(n)) for node, n in zip(nodes, taken, strict=True) if n]
+
+
+def _by_score(
+    scorer: Scorer, cluster: Cluster, shape: Shape, left: dict[int, int], count: int
+) -> list[tuple[int, int]]:
+    """One member at a time to the node where it breaks the least of what is still useful."""
+    counts: dict[int, int] = {}
+    for _ in range(count):
+        candidates = np.array([node for node, room in left.items() if room > 0], np.int64)
+        best = scorer.best(cluster, shape, candidates)
+        left[best] -= 1
+        counts[best] = counts.get(best, 0) + 1
+    return sorted(counts.items())
+
+
+def _pairs(nodes: Ints, room: Ints) -> dict[int, int]:
+    return dict(zip(nodes.tolist(), room.tolist(), strict=True))
+
+
+def _sit(
+    cluster: Cluster, shape: Shape, wish: Wish, counts: list[tuple[int, int]]
+) -> tuple[Seat, ...] | None:
+    mark = cluster.mark()
+    seats: list[Seat] = []
+    index, name = wish.first, wish.role.name
+    for node, count in counts:
+        grants = cluster.take(shape, node, count)
+        if grants is None:
+            cluster.rollback(mark)
+            return None
+        node_name = cluster.nodes[node].name
+        for grant in grants:
+            seats.append(Seat(name, index, node_name, grant))
+            index += 1
+    return tuple(seats)
+
+
+# --- several shapes -----------------------------------------------------------------------------
+
+
+def _place_several(scene: Scene, unit: Unit, wishes: Sequence[Wish]) -> tuple[Seat, ...] | Failure:
+    """Scarcest shape first, in one domain if the unit asks for one."""
+    cluster = scene.cluster
+    by_scarcity = sorted(wishes, key=lambda wish: _slack(scene, wish))
+    for wish in by_scarcity:
+        room = int(scene.caps(cluster.shape_of(wish.role)).sum())
+        if room < wish.count:
+            return Failure(wish.role, wish.count, room)
+    first = by_scarcity[0]
+    caps = scene.caps(cluster.shape_of(first.role))
+    failure = Failure(first.role, first.count, 0, topology=True)
+    domains = candidate_domains(cluster, unit.topology, caps, first.count)
+    for tries, where in enumerate(domains):
+        if tries >= DOMAIN_TRIES or scene.work.exhausted:
+            return dataclasses.replace(failure, resolved=False)
+        answer = _all_in(scene, unit, by_scarcity, where)
+        if not isinstance(answer, Failure):
+            return answer
+        failure = answer
+    # Each role fits alone; that they do not fit together in this order proves nothing.
+    required = unit.topology is not None and unit.topology.required
+    return dataclasses.replace(failure, topology=required, resolved=False)
+
+
+def _slack(scene: Scene, wish: Wish) -> tuple[float, str]:
+    room = int(scene.caps(scene.cluster.shape_of(wish.role)).sum())
+    return room / max(1, wish.count), wish.role.name
+
+
+def candidate_domains(
+    cluster: Cluster, topology: Topology | None, caps: Ints, count: int
+) -> Iterator[Where]:
+    """Domains with room for the scarcest shape, tightest first, level by level."""
+    if topology is not None and topology.level in cluster.levels:
+        start = cluster.levels.index(topology.level)
+        stop = start - 1 if topology.required else -1
+        for level in range(start, stop, -1):
+            sums = cluster.by_domain(level, caps)
+            fitting = np.flatnonzero(sums >= count)
+            for domain in fitting[np.lexsort((fitting, sums[fitting]))]:
+                yield np.flatnonzero(cluster.domains[level] == domain)
+    if topology is None or not topology.required:
+        yield None
+
+
+def _all_in(
+    scene: Scene, unit: Unit, wishes: Sequence[Wish], where: Where
+) -> tuple[Seat, ...] | Failure:
+    mark = scene.cluster.mark()
+    seats: list[Seat] = []
+    for wish in wishes:
+        shape = scene.cluster.shape_of(wish.role)
+        caps = scene.caps(shape)
+        room = int((caps if where is None else caps[where]).sum())
+        if room >= wish.count:
+            counts = _spread_over(scene, unit.pack, shape, caps, where, wish.count)
+            sat = _sit(scene.cluster, shape, wish, counts)
+            if sat is not None:
+                seats += sat
+                continue
+        scene.cluster.rollback(mark)
+        return Failure(wish.role, wish.count, room)
+    order = {wish.role.name: i for i, wish in enumerate(wishes)}
+    return tuple(sorted(seats, key=lambda seat: (order[seat.role], seat.index)))

@@ -1,0 +1,298 @@
+"""The snapshot: facts with the indexes that decisions read, kept up to date event by event.
+
+`build` makes one from facts; `apply` takes events. After any sequence of events a snapshot answers
+exactly as one built fresh from the same facts: `decide` depends on facts only, never on the way
+they came. What an index costs to keep grows with what changed.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+from collections.abc import Iterable
+
+from windlass.core import amounts, order
+from windlass.core.affinity import Crowd
+from windlass.core.cluster import Cluster
+from windlass.core.facts import Facts, Node, Nomination, Queue, Running, Unit
+from windlass.core.predict import History
+from windlass.core.queues import Sums, Tree
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodePut:
+    node: Node
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeGone:
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QueuePut:
+    queue: Queue
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QueueGone:
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Waits:
+    """A unit waits, or what it asks for has changed."""
+
+    unit: Unit
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Holds:
+    """A unit holds room, or other room than before."""
+
+    running: Running
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Gone:
+    """A unit neither waits nor holds anything any more; `ran` seconds if it ended by itself."""
+
+    key: str
+    ran: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Nominated:
+    nomination: Nomination
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NominationGone:
+    unit: str
+
+
+Event = (
+    NodePut | NodeGone | QueuePut | QueueGone | Waits | Holds | Gone | Nominated | NominationGone
+)
+
+
+class Snapshot:
+    """Read by `decide`; changed only by `apply`."""
+
+    def __init__(self, facts: Facts, history: History | None = None) -> None:
+        refuse_bad(facts)
+        self.levels = facts.levels
+        self.queues = {queue.name: queue for queue in facts.queues}
+        self.running: dict[str, Running] = {}
+        self.waiting: dict[str, Unit] = {}
+        self.nominations = {each.unit: each for each in facts.nominations}
+        self.history = history or History()
+        """How long units ran, for predictions."""
+        self.held: dict[str, Sums] = {}
+        """What each running unit counts for in quotas."""
+        self.crowd = Crowd()
+        self._lines: dict[str, list[tuple[tuple[order.Key, str], Unit]]] = {}
+        """Waiting units of steady queues, in order."""
+        self.cluster = Cluster(facts.nodes, facts.levels)
+        for running in facts.running:
+            self._hold(running)
+        self.tree = self._new_tree()
+        for unit in facts.waiting:
+            self._wait(unit)
+
+    def facts(self) -> Facts:
+        """The facts as they are now; a snapshot built from them decides the same."""
+        return Facts(
+            nodes=tuple(self.cluster.nodes),
+            queues=tuple(self.queues.values()),
+            running=tuple(self.running.values()),
+            waiting=tuple(self.waiting.values()),
+            nominations=tuple(self.nominations.values()),
+            levels=self.levels,
+        )
+
+    def line(self, name: str, standing: order.Standing) -> list[Unit]:
+        """The waiting units of a queue, in its order."""
+        ranked = self._lines.get(name, [])
+        if name in self.queues and order.is_steady(self.queues[name]):
+            return [unit for _, unit in ranked]
+        queue = self.queues[name]
+        return sorted((u for _, u in ranked), key=lambda unit: order.rank(queue, unit, standing))
+
+    # --- events
+
+    def put_node(self, node: Node) -> None:
+        known = self.cluster.index.get(node.name)
+        if known is not None:
+            old = self.cluster.nodes[known]
+            if (old.path, old.devices, old.allocatable.keys()) == (
+                node.path,
+                node.devices,
+                node.allocatable.keys(),
+            ):
+                changed = old.ready != node.ready or old.allocatable != node.allocatable
+                self.cluster.update(node)
+                if changed:
+                    self.tree = self._new_tree()
+                return
+        others = [each for each in self.cluster.nodes if each.name != node.name]
+        self._rebuild([*others, node])
+
+    def drop_node(self, name: str) -> None:
+        if name in self.cluster.index:
+            self._rebuild([node for node in self.cluster.nodes if node.name != name])
+
+    def put_queue(self, queue: Queue) -> None:
+        self.queues[queue.name] = queue
+        self.tree = self._new_tree()
+        self._sort_line(queue.name)
+
+    def drop_queue(self, name: str) -> None:
+        if self.queues.pop(name, None) is not None:
+            self.tree = self._new_tree()
+            self._sort_line(name)
+
+    def put_waiting(self, unit: Unit) -> None:
+        self.drop_unit(unit.key)
+        self._wait(unit)
+
+    def put_running(self, running: Running) -> None:
+        self.drop_unit(running.unit.key)
+        self._hold(running)
+        self._count(running, 1)
+
+    def drop_unit(self, key: str, ran: float | None = None) -> None:
+        running = self.running.get(key)
+        if running is not None:
+            if ran is not None:
+                self.history.observe(running.unit, ran)
+            self._count(running, -1)
+            self._let_go(running)
+        unit = self.waiting.pop(key, None)
+        if unit is not None:
+            line = self._lines[unit.queue]
+            del line[bisect.bisect_left(line, self._ranked(unit)[0], key=lambda e: e[0])]
+
+    # --- keeping the indexes
+
+    def _wait(self, unit: Unit) -> None:
+        self.waiting[unit.key] = unit
+        bisect.insort(
+            self._lines.setdefault(unit.queue, []), self._ranked(unit), key=lambda e: e[0]
+        )
+
+    def _ranked(self, unit: Unit) -> tuple[tuple[order.Key, str], Unit]:
+        queue = self.queues.get(unit.queue)
+        if queue is None or not order.is_steady(queue):
+            return ((unit.submitted,), unit.key), unit
+        return order.rank(queue, unit, order.NOTHING_KNOWN), unit
+
+    def _sort_line(self, name: str) -> None:
+        if name in self._lines:
+            self._lines[name] = sorted(
+                (self._ranked(unit) for _, unit in self._lines[name]), key=lambda entry: entry[0]
+            )
+
+    def _hold(self, running: Running) -> None:
+        key, roles = running.unit.key, running.unit.roles
+        self.running[key] = running
+        by_name = {role.name: role for role in roles}
+        for seat in running.seats:
+            if seat.role in by_name:
+                self.cluster.occupy(by_name[seat.role], seat)
+        self.cluster.settle()
+        self.held[key] = amounts.of_seats(self.cluster, roles, running.seats)
+        self.crowd.enter(running)
+
+    def _let_go(self, running: Running) -> None:
+        by_name = {role.name: role for role in running.unit.roles}
+        for seat in running.seats:
+            if seat.role in by_name:
+                self.cluster.release(by_name[seat.role], seat)
+        self.cluster.settle()
+        del self.running[running.unit.key], self.held[running.unit.key]
+        self.crowd.leave(running)
+
+    def _count(self, running: Running, sign: int) -> None:
+        unit = running.unit
+        self.tree.add(unit.queue, self.held[unit.key], firm=not unit.preemptible, sign=sign)
+
+    def _new_tree(self) -> Tree:
+        tree = Tree(self.queues.values(), self.cluster.totals())
+        for key, running in self.running.items():
+            unit = running.unit
+            tree.add(unit.queue, self.held[key], firm=not unit.preemptible)
+        return tree
+
+    def _rebuild(self, nodes: Iterable[Node]) -> None:
+        """A node came or went: places shift, so everything is counted again."""
+        running = list(self.running.values())
+        self.running, self.held, self.crowd = {}, {}, Crowd()
+        self.cluster = Cluster(list(nodes), self.levels)
+        for each in running:
+            self._hold(each)
+        self.tree = self._new_tree()
+
+
+def build(facts: Facts, history: History | None = None) -> Snapshot:
+    return Snapshot(facts, history)
+
+
+def apply(snapshot: Snapshot, events: Iterable[Event]) -> Snapshot:
+    """Brings the snapshot up to date and returns it."""
+    for event in events:
+        match event:
+            case NodePut(node):
+                snapshot.put_node(node)
+            case NodeGone(name):
+                snapshot.drop_node(name)
+            case QueuePut(queue):
+                snapshot.put_queue(queue)
+            case QueueGone(name):
+                snapshot.drop_queue(name)
+            case Waits(unit):
+                snapshot.put_waiting(unit)
+            case Holds(running):
+                snapshot.put_running(running)
+            case Gone(key, ran):
+                snapshot.drop_unit(key, ran)
+            case Nominated(nomination):
+                snapshot.nominations[nomination.unit] = nomination
+            case NominationGone(unit):
+                snapshot.nominations.pop(unit, None)
+    return snapshot
+
+
+class BadFacts(ValueError):
+    """Facts that contradict themselves; the message names the thing and what is wrong."""
+
+
+def refuse_bad(facts: Facts) -> None:
+    """Negative amounts, names that come twice, members of nothing."""
+    for what, names in (
+        ("node", [node.name for node in facts.nodes]),
+        ("queue", [queue.name for queue in facts.queues]),
+        ("unit", [u.key for u in facts.waiting] + [r.unit.key for r in facts.running]),
+    ):
+        seen: set[str] = set()
+        for name in names:
+            if name in seen:
+                raise BadFacts(f"{what} {name!r} is there twice; names must be unique")
+            seen.add(name)
+    for node in facts.nodes:
+        for name, amount in node.allocatable.items():
+            if not isinstance(amount, int) or amount < 0:
+                raise BadFacts(f"node {node.name}: {name} is {amount!r}; it must be 0 or more")
+    for unit in (*facts.waiting, *(running.unit for running in facts.running)):
+        _refuse_bad_unit(unit)
+
+
+def _refuse_bad_unit(unit: Unit) -> None:
+    for role in unit.roles:
+        if not 0 <= role.least <= role.most:
+            raise BadFacts(
+                f"unit {unit.key}: role {role.name} wants {role.least} to {role.most} members"
+            )
+        for name, amount in role.needs.items():
+            if not isinstance(amount, int) or amount < 0:
+                raise BadFacts(f"unit {unit.key}: {name} is {amount!r}; it must be 0 or more")
