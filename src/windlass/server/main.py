@@ -17,7 +17,6 @@ import ipaddress
 import logging
 import os
 import signal
-import sqlite3
 import ssl
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -61,6 +60,9 @@ def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    # It logs a traceback for every malformed request line that a stranger sends; what fails inside
+    # our own handler is logged there.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     try:
         options = parse(argv)
         with _folder_held(options.state):
@@ -107,7 +109,7 @@ def _run(options: Options) -> None:
         ) from problem
     except schema.StoreTooNew as problem:
         raise StartError(str(problem)) from problem
-    except (sqlite3.DatabaseError, errors.Unavailable) as problem:
+    except (schema.StoreUnusable, errors.Unavailable) as problem:
         raise StartError(
             f"the store in {options.state} cannot be used: {problem}; if its disk is full, free "
             "some space; if the file is damaged, put a backup back with `windlass restore`"

@@ -39,6 +39,10 @@ MIGRATIONS: tuple[str, ...] = (_BASE, _FIND_BY_UID)
 VERSION = len(MIGRATIONS)
 
 
+StoreUnusable = sqlite3.DatabaseError
+"""The file is damaged, or its disk is; for those above who do not know SQLite."""
+
+
 class StoreTooNew(Exception):
     """The file was written by a newer Windlass than this one."""
 
