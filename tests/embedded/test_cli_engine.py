@@ -252,6 +252,34 @@ def test_up_in_the_foreground_stops_everything_on_ctrl_c(tmp_path: Path) -> None
     assert engine("status").code == exits.NO_SERVER
 
 
+def test_up_in_the_foreground_ends_when_somebody_else_says_down(tmp_path: Path) -> None:
+    engine = Engine(tmp_path / "state")
+    front = engine.start("up", "--json")
+    read_document(front)
+    assert engine("down").code == exits.OK
+    front.communicate(timeout=60)
+    assert front.returncode == exits.OK
+
+
+def test_of_two_that_start_at_once_one_becomes_the_engine(tmp_path: Path) -> None:
+    engine = Engine(tmp_path / "state")
+    both = [engine.start("up", "--detach"), engine.start("up", "--detach")]
+    try:
+        errors = [one.communicate(timeout=120)[1] for one in both]
+        assert sorted(one.returncode for one in both) == [exits.OK, exits.ALREADY_RUNNING], errors
+    finally:
+        assert engine("down").code == exits.OK
+
+
+def test_after_a_killed_supervisor_up_works_again(fresh: Engine) -> None:
+    supervisor = fresh.folder.supervisor()
+    assert supervisor is not None
+    os.kill(supervisor.pid, signal.SIGKILL)
+    eventually(lambda: fresh.folder.supervisor() is None)
+    fresh.up()
+    assert fresh("run", "--", "echo", "back").out == "back\n"
+
+
 def test_nothing_is_left_when_up_in_the_foreground_is_killed(tmp_path: Path) -> None:
     engine = Engine(tmp_path / "state")
     front = engine.start("up", "--json")

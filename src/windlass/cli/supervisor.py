@@ -29,6 +29,8 @@ _LONGEST_DELAY = 30.0
 _STEADY = 60.0
 """A child that lived this long is healthy again: its next restart is immediate."""
 _STOP_SECONDS = 20.0
+_LOG_BYTES = 16 << 20
+"""A larger log is set aside when its process is started the next time."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -109,6 +111,8 @@ class Supervisor:
 
     def _start(self, child: Child) -> None:
         child.log.parent.mkdir(parents=True, exist_ok=True)
+        if child.log.exists() and child.log.stat().st_size > _LOG_BYTES:
+            child.log.replace(child.log.with_suffix(".log.old"))
         with child.log.open("ab") as log:
             child.process = subprocess.Popen(
                 child.argv,

@@ -23,6 +23,7 @@ from windlass.cli.output import Output
 CONTEXT = "windlass"
 _POLL = 0.05
 _LOG_LINES = 15
+_ORPHAN_SECONDS = 15.0
 
 
 @base.command(
@@ -52,6 +53,9 @@ def up(
     Jobs belong to neither: they go on when the engine stops or restarts, and it finds them again.
     """
     folder = states.folder(state)
+    if folder.supervisor() is None and folder.server() is not None:
+        with out.progress("Waiting for the server of an earlier engine to end"):
+            _wait_for_orphan(folder)
     _refuse_second(folder)
     supervisor = _start(folder, listen, detach)
     try:
@@ -70,6 +74,13 @@ def up(
             out.hint("stopped")
             return exits.INTERRUPTED
         raise
+
+
+def _wait_for_orphan(folder: states.StateFolder) -> None:
+    """A supervisor that was killed takes its server with it, but that takes a moment."""
+    deadline = time.monotonic() + _ORPHAN_SECONDS
+    while folder.server() is not None and time.monotonic() < deadline:
+        time.sleep(_POLL)
 
 
 def _refuse_second(folder: states.StateFolder) -> None:

@@ -146,6 +146,17 @@ def eventually(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def test_a_large_log_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("windlass.cli.supervisor._LOG_BYTES", 10)
+    log = tmp_path / "only.log"
+    log.write_text("a line that is long enough\n")
+    child = Child("only", [sys.executable, "-c", "print('fresh')"], log)
+    ended = lambda facts: facts["only"]["lastExit"] == 0 and os.kill(os.getpid(), signal.SIGTERM)  # noqa: E731
+    Supervisor([child], ended).run()
+    assert log.read_text() == "fresh\n"
+    assert (tmp_path / "only.log.old").read_text() == "a line that is long enough\n"
+
+
 def test_supervisor_reports_every_change(tmp_path: Path) -> None:
     seen = []
     child = Child("only", [sys.executable, "-c", "raise SystemExit(3)"], tmp_path / "log")
