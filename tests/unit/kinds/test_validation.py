@@ -95,7 +95,8 @@ def test_defaults_are_written_into_the_object() -> None:
                 "resources": {"cpu": "1", "memory": "1Gi", "shm": "auto"},
             }
         ],
-        "user": "admin", "priority": 50, "preemptible": True, "framework": "process", "restart": "run",
+        "user": "admin", "priority": 50, "preemptible": True, "framework": "process",
+        "restart": "run",
         "placement": {"gang": True, "pack": "binpack"},
         "retries": {"limit": 3, "causes": ["NodeLost", "Preempted"]},
         "checkpoint": {"signal": "SIGTERM", "grace": "30s"},
