@@ -133,6 +133,10 @@ class Worker:
             except (errors.ApiError, OSError) as error:
                 log.warning("pod %s: tried again soon: %s", self._folder.name, error)
                 delay = _RETRY
+            except Exception:
+                # A defect met in one pod must not take the others' workers down.
+                log.exception("pod %s: tried again soon", self._folder.name)
+                delay = _RETRY
             await self._sleep(delay)
 
     async def _step(self, pod: kubernetes.Pod) -> float | None:
@@ -142,10 +146,9 @@ class Worker:
             return None
         if pod.status.phase in ("Succeeded", "Failed"):
             return None
-        problem = environment.unsupported(pod, IMAGES)
-        if problem and not self._folder.exists():
-            status = podstatus.refused(pod, "ImageNotSupported", problem, times.now())
-            await self._write(pod, status)
+        refusal = self._refusal(pod)
+        if refusal is not None:
+            await self._write(pod, podstatus.refused(pod, *refusal, times.now()))
             return None
         seen, delays = [], []
         for spec in pod.spec.containers:
@@ -154,6 +157,18 @@ class Worker:
             delays += [delay] if delay is not None else []
         await self._write(pod, podstatus.build(pod, seen, self._place.address, times.now()))
         return min(delays, default=None)
+
+    def _refusal(self, pod: kubernetes.Pod) -> tuple[str, str] | None:
+        """(reason, message) if a pod that has no folder here must not be started."""
+        if self._folder.exists():
+            return None
+        problem = environment.unsupported(pod, IMAGES)
+        if problem:
+            return "ImageNotSupported", problem
+        if pod.status.phase == "Running" and pod.spec.restart_policy == "Never":
+            # It was started once and its folder is lost: to start it again were to run it twice.
+            return "ContainerStatusUnknown", "the agent's record of the pod is lost"
+        return None
 
     async def _advance(
         self, pod: kubernetes.Pod, spec: kubernetes.Container

@@ -65,11 +65,20 @@ class Term:
         """Seconds in which this leader may still write."""
         return 0.0 if self.lost.is_set() else max(0.0, self._ends - self._clock())
 
-    def check(self) -> None:
-        if self.remaining() <= 0:
-            raise LeadershipLostError(
-                f"the term of epoch {self.epoch} is over; the next leader carries on"
-            )
+    @contextlib.asynccontextmanager
+    async def limit(self) -> AsyncIterator[None]:
+        """What is done inside ends with the term: LeadershipLostError if it did not get done."""
+        over = LeadershipLostError(
+            f"the term of epoch {self.epoch} is over; the next leader carries on"
+        )
+        left = self.remaining()
+        if left <= 0:
+            raise over
+        try:
+            async with asyncio.timeout(left):
+                yield
+        except TimeoutError as error:
+            raise over from error
 
     def extend(self, ends: float) -> None:
         self._ends = ends
@@ -231,7 +240,11 @@ class Election:
 
 
 class Guarded:
-    """A store that writes only while a term lasts; reads pass through."""
+    """A store that writes only while a term lasts; reads pass through.
+
+    A write that is not answered when the term ends is given up, so that a client that retries
+    cannot send it again in somebody else's term.
+    """
 
     def __init__(self, store: client.Store, term: Term) -> None:
         self._store, self._term = store, term
@@ -241,12 +254,12 @@ class Guarded:
         self.close = store.close
 
     async def create(self, obj: T, *, dry_run: bool = False) -> T:
-        self._term.check()
-        return await self._store.create(obj, dry_run=dry_run)
+        async with self._term.limit():
+            return await self._store.create(obj, dry_run=dry_run)
 
     async def replace(self, obj: T, *, subresource: str = "", dry_run: bool = False) -> T:
-        self._term.check()
-        return await self._store.replace(obj, subresource=subresource, dry_run=dry_run)
+        async with self._term.limit():
+            return await self._store.replace(obj, subresource=subresource, dry_run=dry_run)
 
     async def patch(
         self,
@@ -258,10 +271,10 @@ class Guarded:
         subresource: str = "",
         dry_run: bool = False,
     ) -> T:
-        self._term.check()
-        return await self._store.patch(
-            kind, name, namespace, patch=patch, subresource=subresource, dry_run=dry_run
-        )
+        async with self._term.limit():
+            return await self._store.patch(
+                kind, name, namespace, patch=patch, subresource=subresource, dry_run=dry_run
+            )
 
     async def delete(
         self,
@@ -274,13 +287,13 @@ class Guarded:
         grace_seconds: int | None = None,
         dry_run: bool = False,
     ) -> T | None:
-        self._term.check()
-        return await self._store.delete(
-            kind,
-            name,
-            namespace,
-            propagation=propagation,
-            preconditions=preconditions,
-            grace_seconds=grace_seconds,
-            dry_run=dry_run,
-        )
+        async with self._term.limit():
+            return await self._store.delete(
+                kind,
+                name,
+                namespace,
+                propagation=propagation,
+                preconditions=preconditions,
+                grace_seconds=grace_seconds,
+                dry_run=dry_run,
+            )

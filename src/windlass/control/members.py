@@ -20,6 +20,8 @@ _FAILURES = {
     "NodeLost": reasons.Reason.NODE_LOST,
     "NodeShutdown": reasons.Reason.NODE_LOST,
     "Evicted": reasons.Reason.NODE_LOST,
+    "ShimLost": reasons.Reason.AGENT_LOST,
+    "ContainerStatusUnknown": reasons.Reason.AGENT_LOST,
     "ImageNotSupported": reasons.Reason.IMAGE_OR_ENVIRONMENT_FAILED,
     "CreateContainerConfigError": reasons.Reason.IMAGE_OR_ENVIRONMENT_FAILED,
     "CreateContainerError": reasons.Reason.IMAGE_OR_ENVIRONMENT_FAILED,

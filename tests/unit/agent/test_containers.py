@@ -33,8 +33,9 @@ async def ended(container: Container) -> containers.Observed:
 
 
 async def there(path: Path) -> None:
+    """Waits for a file that a job makes."""
     async with asyncio.timeout(30):
-        while not path.exists():
+        while not _filled(path):
             await asyncio.sleep(0.01)
 
 

@@ -142,7 +142,8 @@ async def test_a_leader_that_cannot_renew_stops_before_its_lease_can_be_taken(st
         await term.lost.wait()
         assert clock.now - began <= leader.Timing().renew_deadline + 0.001
         with pytest.raises(leader.LeadershipLostError):
-            term.check()
+            async with term.limit():
+                pytest.fail("the term is over")
 
 
 async def test_a_leader_survives_failures_shorter_than_the_deadline(store):
@@ -206,6 +207,19 @@ async def test_a_guarded_store_writes_only_while_the_term_lasts(store):
         with pytest.raises(leader.LeadershipLostError):
             await write
     assert (await guarded.get(kubernetes.ConfigMap, "a", "team")).data is None
+
+
+async def test_a_write_that_hangs_is_given_up_when_the_term_ends():
+    class Hanging:
+        get = list = watch = close = None
+
+        async def create(self, *_, **__):
+            await asyncio.Event().wait()
+
+    clock = Clock()
+    guarded = leader.Guarded(Hanging(), leader.Term(1, clock.now + 0.01, clock))
+    with pytest.raises(leader.LeadershipLostError):
+        await guarded.create(kubernetes.ConfigMap())
 
 
 @pytest.mark.parametrize("timing", [(15, 15, 2), (15, 10, 10), (15, 10, 0)])

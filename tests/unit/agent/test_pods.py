@@ -1,0 +1,210 @@
+"""Pods of a node: real store, real processes, the agent's loop in the test's own process."""
+
+import asyncio
+import json
+import os
+from typing import Any
+
+import pytest
+
+from windlass.agent import pods, podstatus, procfs, shim
+from windlass.kinds import hostpods, kubernetes, meta
+from windlass.store.embedded.api import Api
+from windlass.store.embedded.client import EmbeddedStore
+
+
+class Node:
+    """One node's pods, and a hand on the API."""
+
+    def __init__(self, store: EmbeddedStore, folder) -> None:
+        self.store = store
+        self.folder = folder
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        place = pods.Place("n1", "127.0.0.1", self.folder / "pods")
+        self._task = asyncio.create_task(pods.Pods(self.store, place).run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def create(self, script: str, name: str = "p", **spec: Any) -> kubernetes.Pod:
+        container = kubernetes.Container(
+            name="c",
+            image=spec.pop("image", hostpods.HOST_IMAGE),
+            command=["sh", "-c", script.replace("{here}", str(self.folder))],
+            env_from=spec.pop("env_from", None),
+        )
+        spec = {"restart_policy": "Never", "termination_grace_period_seconds": 30, **spec}
+        return await self.store.create(
+            kubernetes.Pod(
+                metadata=meta.ObjectMeta(name=name, namespace="team"),
+                spec=kubernetes.PodSpec(node_name="n1", containers=[container], **spec),
+            )
+        )
+
+    async def until(self, check, name: str = "p") -> kubernetes.Pod:
+        """The pod as soon as `check` holds of it."""
+        async with asyncio.timeout(30):
+            listed = await self.store.list(kubernetes.Pod, "team")
+            for pod in listed.items:
+                if pod.name == name and check(pod):
+                    return pod
+            events = self.store.watch(
+                kubernetes.Pod, "team", resource_version=listed.resource_version
+            )
+            async for event in events:
+                if event.type != "BOOKMARK" and event.object.name == name and check(event.object):
+                    return event.object
+        raise AssertionError("the watch ended")
+
+    async def phase(self, phase: str, name: str = "p") -> kubernetes.Pod:
+        return await self.until(lambda pod: pod.status.phase == phase, name)
+
+    async def gone(self, path) -> None:
+        async with asyncio.timeout(30):
+            while path.exists():
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def node(tmp_path, monkeypatch):
+    monkeypatch.setattr(pods, "_RETRY", 0.05)
+    monkeypatch.setattr(podstatus, "FIRST_RESTART", 0.01)
+    api = await Api.open(tmp_path / "store.db")
+    made = Node(EmbeddedStore(api), tmp_path)
+    await made.store.create(kubernetes.Namespace(metadata=meta.ObjectMeta(name="team")))
+    made.start()
+    yield made
+    await made.stop()
+    await api.close()
+    for record in tmp_path.rglob(shim.SHIM):
+        process = procfs.Process(**json.loads(record.read_text()))
+        if procfs.is_alive(process):
+            procfs.kill([process.pid])
+
+
+def ended(pod: kubernetes.Pod) -> kubernetes.ContainerStateTerminated:
+    (status,) = pod.status.container_statuses
+    assert status.state.terminated is not None
+    return status.state.terminated
+
+
+@pytest.mark.parametrize(
+    ("script", "phase", "code"), [("exit 0", "Succeeded", 0), ("exit 6", "Failed", 6)]
+)
+async def test_a_pod_runs_and_its_end_is_reported(node, script, phase, code):
+    await node.create(script)
+    pod = await node.phase(phase)
+    assert ended(pod).exit_code == code
+    assert (pod.status.pod_ip, pod.status.host_ip) == ("127.0.0.1", "127.0.0.1")
+    assert pod.status.start_time
+
+
+async def test_a_pod_with_an_image_is_refused_and_nothing_starts(node):
+    await node.create("exit 0", image="busybox")
+    pod = await node.phase("Failed")
+    assert pod.status.reason == "ImageNotSupported"
+    assert "busybox" in pod.status.message
+    assert not (node.folder / "pods" / pod.uid).exists()
+
+
+async def test_a_pod_waits_for_its_secret_and_then_starts(node):
+    source = kubernetes.EnvFrom(secret_ref=kubernetes.EnvFromRef(name="late"))
+    await node.create('test "$KEY" = v', env_from=[source])
+
+    def waits(pod: kubernetes.Pod) -> bool:
+        statuses = pod.status.container_statuses or []
+        waiting = statuses[0].state.waiting if statuses else None
+        return waiting is not None and waiting.reason == "CreateContainerConfigError"
+
+    await node.until(waits)
+    name = meta.ObjectMeta(name="late", namespace="team")
+    await node.store.create(kubernetes.Secret(metadata=name, string_data={"KEY": "v"}))
+    await node.phase("Succeeded")
+
+
+async def test_deleting_a_pod_stops_it_and_then_lets_the_object_go(node):
+    await node.create("echo $$ > {here}/pid; while :; do sleep 0.02; done")
+    pod = await node.phase("Running")
+    await node.store.delete(kubernetes.Pod, "p", "team")
+    await node.gone(node.folder / "pods" / pod.uid)
+    assert not (await node.store.list(kubernetes.Pod, "team")).items
+    assert not os.path.exists(f"/proc/{(node.folder / 'pid').read_text().strip()}")  # noqa: ASYNC240
+
+
+async def test_a_pod_that_is_deleted_by_force_is_killed_and_cleaned_up(node):
+    await node.create("trap '' TERM; while :; do sleep 0.02; done")
+    pod = await node.phase("Running")
+    await node.store.delete(kubernetes.Pod, "p", "team", grace_seconds=0)
+    await node.gone(node.folder / "pods" / pod.uid)
+
+
+async def test_what_was_deleted_while_the_agent_was_away_is_killed_by_the_next_one(node):
+    await node.create("while :; do sleep 0.02; done")
+    pod = await node.phase("Running")
+    await node.stop()
+    await node.store.delete(kubernetes.Pod, "p", "team", grace_seconds=0)
+    assert (node.folder / "pods" / pod.uid).exists()
+    node.start()
+    await node.gone(node.folder / "pods" / pod.uid)
+
+
+async def test_a_pod_whose_record_is_lost_is_not_run_twice(node):
+    await node.stop()
+    pod = await node.create("echo again > {here}/again")
+    await node.store.patch(
+        kubernetes.Pod, "p", "team", patch={"status": {"phase": "Running"}}, subresource="status"
+    )
+    node.start()
+    pod = await node.phase("Failed")
+    assert pod.status.reason == "ContainerStatusUnknown"
+    assert not (node.folder / "again").exists()
+
+
+async def test_a_container_that_failed_is_started_again_if_its_policy_says_so(node):
+    script = "if [ -e {here}/second ]; then exit 0; fi; touch {here}/second; exit 1"
+    await node.create(script, restart_policy="OnFailure")
+    pod = await node.phase("Succeeded")
+    (status,) = pod.status.container_statuses
+    assert status.restart_count == 1
+
+
+async def test_one_status_is_written_once(node):
+    await node.create("while [ ! -e {here}/go ]; do sleep 0.02; done")
+    running = await node.phase("Running")
+    for value in ("1", "2"):
+        patch = {"metadata": {"labels": {"touched": value}}}
+        await node.store.patch(kubernetes.Pod, "p", "team", patch=patch)
+    (node.folder / "go").touch()
+    done = await node.phase("Succeeded")
+    changes = int(done.metadata.resource_version) - int(running.metadata.resource_version)
+    assert changes == 3
+
+
+async def test_pods_of_other_nodes_are_left_alone(node):
+    container = kubernetes.Container(name="c", image="x", command=["true"])
+    spec = kubernetes.PodSpec(node_name="n2", containers=[container])
+    other = meta.ObjectMeta(name="other", namespace="team")
+    await node.store.create(kubernetes.Pod(metadata=other, spec=spec))
+    await node.create("exit 0")
+    await node.phase("Succeeded")
+    other = await node.store.get(kubernetes.Pod, "other", "team")
+    assert other.status.phase == "Pending"
+
+
+async def test_an_api_that_is_away_costs_time_but_no_status(node, monkeypatch):
+    real, failures = node.store.patch, [3]
+
+    async def patch(*args, **kwargs):
+        if failures[0]:
+            failures[0] -= 1
+            raise pods.errors.Unavailable("nobody answers")
+        return await real(*args, **kwargs)
+
+    monkeypatch.setattr(node.store, "patch", patch)
+    await node.create("exit 5")
+    assert ended(await node.phase("Failed")).exit_code == 5
+    assert failures == [0]
