@@ -166,7 +166,11 @@ def _reserved(wanted: Attributes) -> bool:
     write one could become anyone."""
     if wanted.resource == "secrets" and wanted.namespace in ("", SYSTEM_NAMESPACE):
         return True
-    return wanted.namespace == SYSTEM_NAMESPACE and wanted.verb not in READ
+    if wanted.verb in READ:
+        return False
+    if wanted.resource == "namespaces":
+        return wanted.name == SYSTEM_NAMESPACE or wanted.verb == "deletecollection"
+    return wanted.namespace == SYSTEM_NAMESPACE
 
 
 def _node_allows(node: str, wanted: Attributes, key: str) -> bool:

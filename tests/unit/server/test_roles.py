@@ -107,6 +107,8 @@ def test_no_role_reaches_the_tokens(role: str) -> None:
         assert not may(bindings, ALICE, verb, "secrets", "windlass-system", "t")
         assert not may(bindings, ALICE, verb, "secrets", "")
     assert not may(bindings, ALICE, "create", f"runs.{W}", "windlass-system")
+    assert not may(bindings, ALICE, "delete", "namespaces", "", "windlass-system")
+    assert not may(bindings, ALICE, "deletecollection", "namespaces", "")
     assert not may(bindings, ALICE, "create", "pods/exec", "windlass-system", "p")
     assert not may(bindings, ALICE, "create", f"rolebindings.{RBAC}", "windlass-system")
 
