@@ -13,7 +13,7 @@ import msgspec
 from aiohttp import web
 
 from windlass.server import protobuf
-from windlass.store import errors
+from windlass.store import bounds, errors
 from windlass.store.embedded.requests import PatchType
 
 MAX_BYTES = 3 << 20
@@ -78,11 +78,14 @@ async def read(request: web.BaseRequest) -> bytes:
 
 def decode_json(data: bytes) -> Any:
     try:
-        return msgspec.json.decode(data)
+        value = msgspec.json.decode(data)
+        if data.count(b"{") + data.count(b"[") > bounds.MAX_DEPTH:  # otherwise it cannot be deep
+            bounds.refuse_deep(value)
     except RecursionError as problem:
         raise errors.BadRequest("the body is nested too deeply") from problem
     except ValueError as problem:
         raise errors.BadRequest(f"the body is not valid JSON: {problem}") from problem
+    return value
 
 
 def refuse_duplicates(data: bytes) -> None:
@@ -105,6 +108,7 @@ def decode_yaml(data: bytes) -> Any:
     if len(data) > MAX_YAML_BYTES:
         raise _too_large(MAX_YAML_BYTES)
     try:
+        _refuse_deep_yaml(data)
         return _plain(yaml.load(data, Loader=_yaml_loader()), set())  # noqa: S506 (a safe loader)
     except yaml.YAMLError as problem:
         reason = " ".join(str(problem).split())
@@ -113,6 +117,20 @@ def decode_yaml(data: bytes) -> Any:
         raise errors.BadRequest("the body is nested too deeply") from problem
     except (ValueError, OverflowError, TypeError) as problem:
         raise errors.BadRequest(f"the body is not valid YAML: {problem}") from problem
+
+
+def _refuse_deep_yaml(data: bytes) -> None:
+    """libyaml builds nested values by recursion in C: too deep, and the whole process dies."""
+    import yaml
+
+    depth = 0
+    for event in yaml.parse(data, Loader=_yaml_loader()):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > bounds.MAX_DEPTH:
+            raise errors.BadRequest("the body is nested too deeply")
 
 
 def _yaml_loader() -> Any:

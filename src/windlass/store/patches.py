@@ -7,9 +7,13 @@ controllers make theirs with `merge_diff`.
 from __future__ import annotations
 
 import copy
+import itertools
+from collections.abc import Hashable
 from typing import Any
 
-from windlass.store import errors
+import msgspec
+
+from windlass.store import bounds, errors
 
 MAX_OPERATIONS = 10_000
 """Kubernetes' own bound on the operations of one JSON-patch."""
@@ -54,10 +58,28 @@ def json_patch(target: Any, operations: Any) -> Any:
         raise errors.TooLarge(
             f"the JSON-patch has {len(operations)} operations; at most {MAX_OPERATIONS} are taken"
         )
-    document = copy.deepcopy(target)
-    for operation in operations:
-        document = _apply(document, _checked(operation))
+    copied = 0
+    try:
+        document = copy.deepcopy(target)
+        for operation in operations:
+            copied += _copied_bytes(document, _checked(operation), copied)
+            document = _apply(document, operation)
+    except RecursionError as problem:
+        raise errors.BadRequest("the JSON-patch makes the object too deeply nested") from problem
+    bounds.refuse_deep(document)
     return document
+
+
+def _copied_bytes(document: Any, operation: dict[str, Any], so_far: int) -> int:
+    """What a `copy` adds. Each can double the object: unbounded, a short patch fills the memory."""
+    if operation.get("op") != "copy":
+        return 0
+    size = len(msgspec.json.encode(_read(document, operation["from"], operation)))
+    if so_far + size > bounds.MAX_COPIED_BYTES:
+        raise errors.TooLarge(
+            f"the copy operations of the JSON-patch copy more than {bounds.MAX_COPIED_BYTES} bytes"
+        )
+    return size
 
 
 def _checked(operation: Any) -> dict[str, Any]:
@@ -87,9 +109,11 @@ def _apply(document: Any, operation: dict[str, Any]) -> Any:
     if op == "remove":
         return _remove(document, path, operation)
     if op in ("move", "copy"):
-        value = copy.deepcopy(_read(document, operation["from"], operation))
+        value = _read(document, operation["from"], operation)
         if op == "move":
             document = _remove(document, operation["from"], operation)
+        else:
+            value = copy.deepcopy(value)
         return _write(document, path, value, operation, replace=False)
     raise _refused(operation, "op is one of add, remove, replace, move, copy, test")
 
@@ -209,12 +233,13 @@ def _strategic_map(target: dict[str, Any], patch: dict[str, Any], kind: str) -> 
     result = dict(target)
     retained = patch.get("$retainKeys")
     if isinstance(retained, list):
-        result = {key: value for key, value in result.items() if key in retained}
+        kept = {_identity(key) for key in retained}
+        result = {key: value for key, value in result.items() if key in kept}
     for key, value in patch.items():
         if key.startswith("$deleteFromPrimitiveList/"):
             name = key.partition("/")[2]
-            gone = value if isinstance(value, list) else []
-            result[name] = [item for item in result.get(name) or [] if item not in gone]
+            gone = {_identity(item) for item in value} if isinstance(value, list) else set()
+            result[name] = [i for i in result.get(name) or [] if _identity(i) not in gone]
         elif key.startswith("$"):
             continue
         elif value is None:
@@ -226,34 +251,47 @@ def _strategic_map(target: dict[str, Any], patch: dict[str, Any], kind: str) -> 
 
 def _strategic_list(target: list[Any], patch: list[Any], field: str, kind: str) -> list[Any]:
     if field in _UNION_LISTS:
-        return target + [item for item in patch if item not in target]
+        present = {_identity(item) for item in target}
+        return target + [item for item in patch if _identity(item) not in present]
     key = _SERVICE_PORT_KEY if kind == "Service" and field == "ports" else _LIST_KEYS.get(field)
     if key is None or not all(isinstance(item, dict) for item in patch):
         return patch
     if any(item.get("$patch") == "replace" and len(item) == 1 for item in patch):
         return [item for item in patch if "$patch" not in item]
-    merged: list[Any] = list(target)
+    return _merged_by_key(target, patch, key, field, kind)
+
+
+def _merged_by_key(
+    target: list[Any], patch: list[Any], key: str, field: str, kind: str
+) -> list[Any]:
+    merged: dict[int, Any] = dict(enumerate(target))
+    appended = itertools.count(len(target))
+    places: dict[Hashable, int] = {}
+    for place, old in merged.items():
+        if isinstance(old, dict) and key in old:
+            places.setdefault(_identity(old[key]), place)
     for item in patch:
         if key not in item:
             raise errors.BadRequest(
                 f"an element of {field} in the strategic merge-patch has no {key}, "
                 "which says which element it changes"
             )
-        place = next(
-            (
-                i
-                for i, old in enumerate(merged)
-                if isinstance(old, dict) and old.get(key) == item[key]
-            ),
-            None,
-        )
+        identity = _identity(item[key])
+        found = places.get(identity)
         if item.get("$patch") == "delete":
-            merged = [old for i, old in enumerate(merged) if i != place]
-        elif place is None:
-            merged.append({k: v for k, v in item.items() if k != "$patch"})
+            if found is not None:
+                del merged[found], places[identity]
+        elif found is None:
+            places[identity] = found = next(appended)
+            merged[found] = {k: v for k, v in item.items() if k != "$patch"}
         else:
-            merged[place] = _strategic_map(merged[place], item, kind)
-    return merged
+            merged[found] = _strategic_map(merged[found], item, kind)
+    return list(merged.values())
+
+
+def _identity(value: Any) -> Hashable:
+    """Something to look a JSON value up by: lists that merge by key may be long."""
+    return value if isinstance(value, str) else msgspec.json.encode(value)
 
 
 def _in_order(result: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:

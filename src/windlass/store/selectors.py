@@ -22,7 +22,7 @@ _KEY = re.compile(
 _VALUE = re.compile(r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$")
 _SET = re.compile(r"^(\S+)\s+(in|notin)\s*\(([^()]*)\)$")
 _EQUALITY = re.compile(r"^([^=!<>\s]+)\s*(==|=|!=)\s*(\S*)$")
-_COMPARE = re.compile(r"^([^=!<>\s]+)\s*(<|>)\s*(-?\d+)$")
+_COMPARE = re.compile(r"^([^=!<>\s]+)\s*(<|>)\s*(-?[0-9]{1,18})$")
 
 _FIELDS: dict[str, tuple[str, ...]] = {
     "pods": (

@@ -19,7 +19,7 @@ import msgspec
 from windlass.kinds import kubernetes, registry
 from windlass.kinds.meta import Object
 from windlass.kinds.resources import Resource
-from windlass.store import errors, patches, selectors
+from windlass.store import bounds, errors, patches, selectors
 from windlass.store.embedded import garbage, rules, watching
 from windlass.store.embedded.engine import Change, Engine, Key, Transaction
 from windlass.store.embedded.hub import Hub
@@ -72,8 +72,8 @@ class Api:
         await self.engine.close()
 
     def _committed(self, changes: list[Change]) -> None:
-        self._collector.observe(changes)
         self.hub.publish(changes)
+        self._collector.observe(changes)
 
     # --- reading
 
@@ -129,7 +129,7 @@ class Api:
                 )
             return _parse_continue(query.continue_token)
         version = watching.parse_version(query.resource_version)
-        watching.refuse_future(version, self.engine.last_rv)
+        watching.refuse_future(version, self.engine)
         match = query.resource_version_match
         if match not in ("", "Exact", "NotOlderThan"):
             raise errors.BadRequest("resourceVersionMatch is Exact or NotOlderThan")
@@ -420,6 +420,9 @@ def _load(transaction: Transaction, resource: Resource, key: Key) -> tuple[bytes
 
 def _put(transaction: Transaction, key: Key, value: Json, previous: bytes | None) -> bytes:
     data = _stamped(transaction, value)
+    bounds.refuse_large(data)
+    if data.count(b"{") + data.count(b"[") > bounds.MAX_DEPTH:  # otherwise it cannot be deep
+        bounds.refuse_deep(value)
     transaction.put(key, value["metadata"]["uid"], data, previous)
     return data
 

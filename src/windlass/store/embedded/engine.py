@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import dataclasses
 import sqlite3
 import threading
@@ -232,6 +233,9 @@ class Reader:
         row = self._connection.execute("SELECT data FROM revision WHERE rv = ?", (rv,)).fetchone()
         return bytes(row[0])
 
+    def close(self) -> None:
+        self._connection.close()
+
     def history(self, resource: str, after: int, limit: int) -> list[Change]:
         """Changes of a resource after a revision, oldest first; Gone when some are not kept."""
         rows = self._connection.execute(_HISTORY, (after, resource, limit)).fetchall()
@@ -253,10 +257,7 @@ class Engine:
         self._writer = schema.connect(path)
         schema.upgrade(self._writer, path)
         self._reader = schema.connect(path, read_only=True)
-        self.last_rv = self._stored(
-            "SELECT max((SELECT ifnull(max(rv), 0) FROM revision), "
-            "(SELECT value FROM meta WHERE key = 'last_rv'))"
-        )
+        self.last_rv = self.durable_rv()
         self.compacted = self._stored("SELECT value FROM meta WHERE key = 'compacted'")
         self._pending: deque[tuple[Callable[[Transaction], Any], asyncio.Future[Any]]] = deque()
         self._committing = False
@@ -267,6 +268,7 @@ class Engine:
         self._commit_thread = concurrent.futures.ThreadPoolExecutor(1, "store-commit")
         self._read_threads = concurrent.futures.ThreadPoolExecutor(2, "store-read")
         self._local = threading.local()
+        self._readers: list[Reader] = []
 
     def _stored(self, sql: str) -> int:
         return int(self._reader.execute(sql).fetchone()[0])
@@ -315,9 +317,11 @@ class Engine:
             self._fail([future for future, _, _ in outcomes], problem)
             return
         self.last_rv = transaction.last_rv
-        if transaction.changes:
-            self._on_commit(transaction.changes)
-        self._settle(outcomes)
+        try:
+            if transaction.changes:
+                self._on_commit(transaction.changes)
+        finally:  # whatever became of telling others, the writers' outcome is decided
+            self._settle(outcomes)
 
     def _settle(self, outcomes: list[_Outcome]) -> None:
         for future, result, problem in outcomes:
@@ -339,8 +343,9 @@ class Engine:
     def _fail(self, futures: list[asyncio.Future[Any]], problem: BaseException) -> None:
         """Nothing of the batch happened. A full disk may pass; after any other I/O error the
         file's state is unknown to this process, so it stops writing until it is started again."""
-        if self._writer.in_transaction:
-            self._writer.execute("ROLLBACK")
+        with contextlib.suppress(sqlite3.Error):  # SQLite may have rolled back by itself
+            if self._writer.in_transaction:
+                self._writer.execute("ROLLBACK")
         full = getattr(problem, "sqlite_errorname", "") in ("SQLITE_FULL", "SQLITE_BUSY")
         sentence = f"the store {self.path} could not be written: {problem}; "
         sentence += "free some disk space and try again" if full else "restart Windlass"
@@ -352,6 +357,14 @@ class Engine:
         self._continue()
 
     # --- reading: only what is committed
+
+    def durable_rv(self) -> int:
+        """The last revision on disk: for a moment after a commit more than `last_rv`, because
+        readers see a commit before this thread hears of it."""
+        return self._stored(
+            "SELECT max((SELECT ifnull(max(rv), 0) FROM revision), "
+            "(SELECT value FROM meta WHERE key = 'last_rv'))"
+        )
 
     def get(self, key: Key) -> bytes | None:
         found = self._reader.execute(_GET, (key.resource, key.namespace, key.name)).fetchone()
@@ -378,6 +391,7 @@ class Engine:
     def _thread_reader(self) -> Reader:
         if not hasattr(self._local, "reader"):
             self._local.reader = Reader(self.path)
+            self._readers.append(self._local.reader)
         reader: Reader = self._local.reader
         return reader
 
@@ -410,8 +424,10 @@ class Engine:
         await self._idle.wait()
         self._commit_thread.shutdown()
         self._read_threads.shutdown()
+        for reader in self._readers:
+            reader.close()
         self._reader.close()
-        self._writer.close()
+        self._writer.close()  # the last one: SQLite folds its log into the file
 
 
 TOO_OLD = "the resourceVersion {} is too old: its history is no longer kept; list again"

@@ -19,6 +19,8 @@ from windlass.store.embedded.requests import DeleteOptions, Json, WriteOptions
 
 PROTECTED_NAMESPACES = frozenset({"default", "windlass-system"})
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
+LONGEST_GRACE = 1 << 31
+"""Seconds; a moment that far away can still be written as a date."""
 
 _NAME_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _KEPT_METADATA = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
@@ -289,7 +291,7 @@ def _grace(resource: Resource, old: Json, options: DeleteOptions) -> int:
         return 0  # nobody runs it, so nobody needs time to stop it
     asked = options.grace_seconds
     default = spec.get("terminationGracePeriodSeconds", 30)
-    return max(0, default if asked is None else asked)
+    return min(max(0, default if asked is None else asked), LONGEST_GRACE)
 
 
 def may_go(value: Json) -> bool:

@@ -13,7 +13,7 @@ import msgspec
 
 from windlass.kinds.resources import Resource
 from windlass.store import errors, selectors
-from windlass.store.embedded.engine import ADDED, DELETED, MODIFIED, Change
+from windlass.store.embedded.engine import ADDED, DELETED, MODIFIED, Change, Engine
 from windlass.store.embedded.requests import ListQuery, RawEvent, WatchQuery
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ async def watch(
     """Batches of events; ends when the API closes; Gone when compaction overtook the reader."""
     selector = selectors.parse(resource, query.label_selector, query.field_selector)
     start = parse_version(query.resource_version)
-    refuse_future(start, api.engine.last_rv)
+    refuse_future(start, api.engine)
     cursor = start
     if start == 0 or query.initial_events:
         listing = ListQuery(query.label_selector, query.field_selector)
@@ -67,8 +67,9 @@ def parse_version(text: str) -> int:
     return int(text)
 
 
-def refuse_future(version: int, latest: int) -> None:
-    if version > latest:
+def refuse_future(version: int, engine: Engine) -> None:
+    """A version read a moment ago may be known to readers before `last_rv` says so."""
+    if version > engine.last_rv and version > (latest := engine.durable_rv()):
         raise errors.ServerTimeout(
             f"Too large resource version: {version}, current: {latest}",
             causes=(errors.Cause("", "Too large resource version", "ResourceVersionTooLarge"),),
