@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tests.contract.objects import (
+    Json,
     causes,
     config_map,
     core,
@@ -184,7 +185,7 @@ def test_unknown_dry_run_directive_is_refused(api: Rest, ns: str) -> None:
 
 
 def test_uid_creation_time_and_generation_cannot_be_forged(api: Rest, ns: str) -> None:
-    forged = {
+    forged: Json = {
         "uid": "11111111-2222-3333-4444-555555555555",
         "creationTimestamp": "2001-01-01T00:00:00Z",
         "generation": 77,
@@ -242,7 +243,7 @@ def test_create_refuses_bad_metadata(
 
 
 def test_empty_parts_of_metadata_are_left_out(api: Rest, ns: str) -> None:
-    empty = {"labels": {}, "annotations": {}, "finalizers": [], "ownerReferences": []}
+    empty: Json = {"labels": {}, "annotations": {}, "finalizers": [], "ownerReferences": []}
     metadata = ok(api.post(core(ns, "configmaps"), config_map("a", **empty)), 201)["metadata"]
     assert not set(empty) & set(metadata)
 

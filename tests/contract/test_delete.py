@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.contract.conftest import new_namespace
 from tests.contract.objects import (
     Json,
@@ -22,7 +24,7 @@ from tests.harness.rest import Rest, eventually
 _HOLD = "example.com/hold"
 
 
-def make(api: Rest, ns: str, name: str, **metadata: object) -> Json:
+def make(api: Rest, ns: str, name: str, **metadata: Any) -> Json:
     created: Json = ok(api.post(core(ns, "configmaps"), config_map(name, **metadata)), 201)
     return created
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.contract.objects import Json, binding, core, ok, pod, refused, version_of
 from tests.harness.rest import Rest
 
 
-def make(api: Rest, ns: str, name: str = "a", **metadata: object) -> Json:
+def make(api: Rest, ns: str, name: str = "a", **metadata: Any) -> Json:
     created: Json = ok(api.post(core(ns, "pods"), pod(name, **metadata)), 201)
     return created
 

@@ -27,11 +27,23 @@ from tests.harness.processes import Process, free_ports, remove_at_exit
 ADMIN_GROUP = "system:masters"
 _IN_MEMORY = Path("/dev/shm")
 
-# Nodes of tests have no kubelet: these would taint them, evict their pods, or want a cloud.
+# Nodes of tests have no kubelet: these would taint them, evict their pods, or want a cloud. Nobody
+# would take back the taint that the API server puts on new nodes, so that is off too.
 _CONTROLLERS_OFF = (
     "node-ipam-controller", "node-route-controller", "service-lb-controller",
     "cloud-node-lifecycle-controller", "node-lifecycle-controller", "taint-eviction-controller",
 )  # fmt: skip
+
+_KWOK_CONFIGURATION = {
+    "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
+    "kind": "KwokConfiguration",
+    "options": {
+        "podPlayStageParallelism": 16,
+        "nodePlayStageParallelism": 16,
+        "nodeLeaseParallelism": 4,
+        "enableDebuggingHandlers": False,
+    },
+}
 
 
 class ControlPlane:
@@ -133,6 +145,15 @@ class ControlPlane:
         self.apiserver.kill()
         self._start_apiserver()
 
+    def forget_history(self) -> None:
+        """Compacts etcd to its present and restarts the API server, whose memory would hide it."""
+        etcd = self._etcd_rest()
+        header = etcd.post("/v3/kv/range", {"key": "AA=="}).json["header"]
+        answer = etcd.post("/v3/kv/compaction", {"revision": header["revision"], "physical": True})
+        if answer.status != 200:
+            raise RuntimeError(f"etcd did not compact: {answer.summary}")
+        self.restart_apiserver()
+
     def pause(self) -> None:
         """The API server hangs: connections stay open, nothing is answered."""
         self.apiserver.send(signal.SIGSTOP)
@@ -170,10 +191,10 @@ class ControlPlane:
         for crd in documents:
             rest.eventually(f"{crd['metadata']['name']} is served", lambda c=crd: self._serves(c))
 
-    def start_kwok(self, config: str, *flags: str) -> Process:
-        """Simulated kubelets for all nodes; `config` holds KWOK's configuration and stages."""
+    def start_kwok(self, stages: str, *flags: str) -> Process:
+        """Simulated kubelets for all nodes; `stages` (YAML) says what becomes of nodes and pods."""
         file = self.directory / "kwok.yaml"
-        file.write_text(config)
+        file.write_text(f"{json.dumps(_KWOK_CONFIGURATION)}\n---\n{stages}")
         command: list[str | Path] = [
             build.binary("kwok"), f"--kubeconfig={self.kubeconfig}", f"--config={file}",
             "--manage-all-nodes=true", "--node-lease-duration-seconds=0", *flags,
@@ -220,8 +241,10 @@ class ControlPlane:
         self.apiserver.wait_ready(lambda: self._answers("/readyz"))
 
     def _etcd_ready(self) -> bool:
-        etcd = rest.Rest(f"http://127.0.0.1:{self._etcd_port}", None)
-        return _answers(etcd, "/health")
+        return _answers(self._etcd_rest(), "/health")
+
+    def _etcd_rest(self) -> rest.Rest:
+        return rest.Rest(f"http://127.0.0.1:{self._etcd_port}", None)
 
     def _answers(self, path: str) -> bool:
         return _answers(self.rest, path)
@@ -281,6 +304,7 @@ class ControlPlane:
             f"--kubelet-client-key={kubelet_key}",
             "--kubelet-preferred-address-types=InternalIP", "--authorization-mode=Node,RBAC",
             "--allow-privileged=true", "--event-ttl=10m", "--anonymous-auth=false",
+            "--disable-admission-plugins=TaintNodesByCondition",
             "--max-requests-inflight=3000", "--max-mutating-requests-inflight=1000",
             *self._aggregation_flags(), *self._audit_flags(), *self._extra_flags[0],
         ]  # fmt: skip

@@ -45,14 +45,14 @@ class Rest:
     ) -> None:
         self.url = url
         self._parts = urllib.parse.urlsplit(url)
-        self._tls = tls
+        self.tls = tls
         self.token = token
         self._timeout = timeout
         self._kept: http.client.HTTPConnection | None = None
 
     def as_token(self, token: str) -> Rest:
         """The same server with another bearer token, or none."""
-        return Rest(self.url, self._tls, token, timeout=self._timeout)
+        return Rest(self.url, self.tls, token, timeout=self._timeout)
 
     def request(
         self,
@@ -131,9 +131,9 @@ class Rest:
 
     def _connect(self, timeout: float) -> http.client.HTTPConnection:
         host, port = self._parts.hostname or "", self._parts.port
-        if self._tls is None:
+        if self.tls is None:
             return http.client.HTTPConnection(host, port, timeout=timeout)
-        return http.client.HTTPSConnection(host, port, timeout=timeout, context=self._tls)
+        return http.client.HTTPSConnection(host, port, timeout=timeout, context=self.tls)
 
     def _headers(self, given: Mapping[str, str]) -> dict[str, str]:
         headers = {"Accept": "application/json"}
