@@ -64,8 +64,14 @@ MUTABLE: Final = {
 """What may change on a living Run; of `roles` only what is listed for Role."""
 
 
-def _name_fits(limit: int) -> Callable[[Json], bool]:
-    return lambda value: len((value.get("metadata") or {}).get("name") or "") <= limit
+def _short_name(kind: type[msgspec.Struct], limit: int, made: str) -> Rule:
+    return Rule(
+        kind,
+        "metadata.name",
+        f"must be at most {limit} characters, so that the names of its {made} can be made from it",
+        f"size(self.metadata.name) <= {limit}",
+        lambda value: len((value.get("metadata") or {}).get("name") or "") <= limit,
+    )
 
 
 def _one_share(device: Json) -> bool:
@@ -141,16 +147,8 @@ _LIMIT: Final = (
 )
 
 RULES: Final[tuple[Rule, ...]] = (
-    Rule(
-        run.Run, "metadata.name",
-        "must be at most 40 characters, so that the names of its pods can be made from it",
-        "size(self.metadata.name) <= 40", _name_fits(run.MAX_NAME),
-    ),
-    Rule(
-        cronrun.CronRun, "metadata.name",
-        "must be at most 28 characters, so that the names of its Runs can be made from it",
-        "size(self.metadata.name) <= 28", _name_fits(cronrun.MAX_NAME),
-    ),
+    _short_name(run.Run, run.MAX_NAME, "pods"),
+    _short_name(cronrun.CronRun, cronrun.MAX_NAME, "Runs"),
     Rule(
         queue.Queue, "spec.parent", "a queue cannot be its own parent",
         "!has(self.spec) || !has(self.spec.parent) || self.spec.parent != self.metadata.name",

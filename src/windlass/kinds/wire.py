@@ -67,9 +67,9 @@ def _overlay(known: Any, original: Any, node: nodes.Node) -> Any:
     """`known` with what only `original` has, at every level the struct type describes."""
     if node.type == "object" and isinstance(known, dict):
         return _overlay_fields(known, original if isinstance(original, dict) else {}, node)
-    if node.items is None:
-        return known
     items = node.items
+    if items is None or items.type not in ("object", "map", "array"):
+        return known
     if node.type == "map" and isinstance(known, dict):
         before = original if isinstance(original, dict) else {}
         return {key: _overlay(value, before.get(key), items) for key, value in known.items()}
