@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.unit.kinds import cases
-from tools import generate
+from tools import generate, reference
 from windlass.kinds import docstrings, kubernetes, nodes, registry, schema, validation
 from windlass.kinds.meta import Object
 
@@ -146,6 +147,15 @@ def test_a_field_s_text_is_found_where_it_is_declared() -> None:
     spec = nodes.of_kind(registry.OWN[0]).fields["spec"].node.struct
     assert spec is not None
     assert docstrings.of_field(spec, "roles") == "The kinds of members."
+
+
+@pytest.mark.parametrize("kind", registry.OWN, ids=lambda kind: kind.__name__)
+def test_the_example_of_each_reference_page_is_valid(kind: type[Object]) -> None:
+    page = reference.kind_page(kind)
+    value = yaml.safe_load(page.split("```yaml\n")[1].split("```")[0])
+    kept, unknown = validation.prune(kind, value)
+    assert unknown == []
+    assert validation.validate(kind, validation.defaulted(kind, kept)) == []
 
 
 def test_generated_files_are_not_stale() -> None:
