@@ -109,8 +109,8 @@ def test_openapi_components_refer_only_to_each_other(group: tuple[str, str]) -> 
             for inner in node:
                 yield from references(inner)
 
-    for reference in references(components):
-        assert reference.removeprefix("#/components/schemas/") in components
+    for name in references(components):
+        assert name.removeprefix("#/components/schemas/") in components
     found = {
         gvk["kind"]
         for node in components.values()
