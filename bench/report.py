@@ -29,6 +29,8 @@ class Options:
 
     quick: bool
     """Finish within a minute."""
+    extra: argparse.Namespace = dataclasses.field(default_factory=argparse.Namespace)
+    """Values of the flags that the benchmark added itself."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -50,13 +52,23 @@ class Cost:
     code: int
 
 
-def main(name: str, purpose: str, measure: Callable[[Options], Report]) -> int:
-    """Parses the flags, measures, prints. The module's `__main__` returns its result."""
+def main(
+    name: str,
+    purpose: str,
+    measure: Callable[[Options], Report],
+    configure: Callable[[argparse.ArgumentParser], None] | None = None,
+) -> int:
+    """Parses the flags, measures, prints. The module's `__main__` returns its result.
+
+    `configure` adds flags of the benchmark's own; their values are in `Options.extra`.
+    """
     parser = argparse.ArgumentParser(prog=f"python -m bench.{name}", description=purpose)
     parser.add_argument("--json", action="store_true", help="one JSON object on one line")
     parser.add_argument("--quick", action="store_true", help="finish within a minute")
+    if configure is not None:
+        configure(parser)
     options = parser.parse_args()
-    report = measure(Options(options.quick))
+    report = measure(Options(options.quick, options))
     if options.json:
         line = {"bench": name, "machine": machine(), "rows": report.rows, "ratios": report.ratios}
         print(json.dumps(line))

@@ -43,9 +43,10 @@ def hole_values(sizes: Ints, demand: Floats) -> Floats:
 def _on_grid(sizes: Ints, demand: Floats) -> tuple[Ints, Floats]:
     """Different sizes in steps of the grid, largest first, and their demand."""
     steps = -(-np.asarray(sizes, dtype=np.int64) // GRID)
-    total = np.bincount(steps, weights=demand, minlength=_STEPS + 1)[: _STEPS + 1]
+    total: Floats = np.zeros(_STEPS + 1)
+    np.add.at(total, steps, demand)
     total[[0, _STEPS]] = 0.0  # nothing, or rounded up to a whole device: not a share
-    found = np.flatnonzero(total > 0)[::-1]
+    found: Ints = np.flatnonzero(total > 0)[::-1]
     return found, total[found]
 
 
@@ -56,10 +57,10 @@ def _prices(steps: Ints, wanted: Floats) -> Floats:
     the current prices enters if it is worth more than its device.
     """
     per_device = _STEPS // steps
-    inverse = np.diag(1.0 / per_device)
+    inverse: Floats = np.diag(1.0 / per_device)
     used = wanted / per_device
     for _ in range(_ROUNDS):
-        prices = inverse.sum(axis=0)
+        prices: Floats = inverse.sum(axis=0)
         worth, cuts = _best_cut(steps, np.maximum(prices, 0.0))
         if worth[-1] <= 1.0 + _TINY:
             break
@@ -71,7 +72,8 @@ def _prices(steps: Ints, wanted: Floats) -> Floats:
         row = inverse[leaving] / entering[leaving]
         inverse -= np.outer(entering, row)
         inverse[leaving] = row
-    return np.maximum(inverse.sum(axis=0), 0.0)
+    prices = inverse.sum(axis=0)
+    return np.maximum(prices, 0.0)
 
 
 def _leaving(used: Floats, entering: Floats) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windlass.core import packing_tables
-from windlass.core.packing_tables import UNIT, WHOLE, Fleet, Ints, Shape, Tables
+from windlass.core.packing_tables import UNIT, WHOLE, Fleet, Floats, Ints, Shape, Tables
 
 Bools = npt.NDArray[np.bool_]
 
@@ -57,7 +57,7 @@ def fitting(tables: Tables, shape: Shape, cpu: Ints, left: Ints, model: Ints) ->
 def potential(tables: Tables, cpu: Ints, left: Ints, model: Ints) -> Ints:
     """How bad each node state is, without the scarcity of its model."""
     row = _row(tables, cpu, model)
-    devices = tables.device.reshape(-1)[(row * (WHOLE + 1))[:, None] + left].sum(axis=1)
+    devices: Ints = tables.device.reshape(-1)[(row * (WHOLE + 1))[:, None] + left].sum(axis=1)
     free = (left == WHOLE).sum(axis=1)
     return devices + _whole(tables, row, free) + _stranded(tables, cpu, left.sum(axis=1), model)
 
@@ -68,7 +68,7 @@ def take(shape: Shape, left: Ints, device: int) -> list[int]:
         return []
     if shape.shared:
         return [device]
-    return np.flatnonzero(left >= shape.milli)[: shape.count].tolist()
+    return [int(which) for which in np.flatnonzero(left >= shape.milli)[: shape.count]]
 
 
 class Packer:
@@ -147,6 +147,22 @@ class Packer:
         return row
 
 
+class LearningPacker:
+    """A `Packer` that knows nothing of demand but what it was asked for so far."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._learner = packing_tables.Learner(fleet)
+        self.packer = Packer(fleet, self._learner.tables)
+
+    def choose(self, shape: Shape) -> tuple[int, list[int]] | None:
+        if self._learner.observe(shape):
+            self.packer.learn(self._learner.tables)
+        return self.packer.choose(shape)
+
+    def place(self, shape: Shape, node: int, devices: list[int]) -> None:
+        self.packer.place(shape, node, devices)
+
+
 class _Row:
     """Scores of one shape on every node as of moment `seen`."""
 
@@ -196,11 +212,14 @@ def _after(tables: Tables, shape: Shape, rest: Ints, left: Ints, model: Ints) ->
 def _row(tables: Tables, cpu: Ints, model: Ints) -> Ints:
     """Which (class, cpu level) row of the tables each node is in."""
     levels = tables.cpu_levels
-    return tables.kin[model] * (len(levels) + 1) + np.searchsorted(levels, cpu, side="right")
+    level = np.searchsorted(levels, cpu, side="right").astype(np.int64, copy=False)
+    start: Ints = tables.kin[model] * (len(levels) + 1)
+    return start + level
 
 
 def _whole(tables: Tables, row: Ints, free: Ints) -> Ints:
-    return tables.whole.reshape(-1)[row * tables.whole.shape[2] + free]
+    found: Ints = tables.whole.reshape(-1)[row * tables.whole.shape[2] + free]
+    return found
 
 
 def _stranded(tables: Tables, cpu: Ints, idle: Ints, model: Ints) -> Ints:
@@ -213,12 +232,12 @@ def _stranded(tables: Tables, cpu: Ints, idle: Ints, model: Ints) -> Ints:
     high = low + width
     near = flat[low] * (packing_tables.DEVICE_STEP - idle_part) + flat[low + 1] * idle_part
     far = flat[high] * (packing_tables.DEVICE_STEP - idle_part) + flat[high + 1] * idle_part
-    mixed = near * (packing_tables.CPU_STEP - cpu_part) + far * cpu_part
+    mixed: Ints = near * (packing_tables.CPU_STEP - cpu_part) + far * cpu_part
     return mixed // (packing_tables.CPU_STEP * packing_tables.DEVICE_STEP)
 
 
 def _imbalance(tables: Tables, shape: Shape, cpu: Ints, idle: Ints) -> Ints:
     """How far the node's cpu per device is from the shape's, on a logarithmic scale."""
     asked = shape.cpu / shape.total if shape.total else float(WHOLE)
-    distance = np.abs(np.log1p(cpu / (idle + 1)) - np.log1p(asked))
+    distance: Floats = np.abs(np.log1p(cpu / (idle + 1)) - np.log1p(asked))
     return np.rint(tables.weights.balance * UNIT * distance).astype(np.int64)

@@ -21,8 +21,11 @@ from windlass.core import cutting
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 WHOLE = 1000
+HALF_LIFE = 20_000
+"""Members asked for after which an old one counts half."""
 UNIT = 64
 """Table entries per thousandth of a device."""
 
@@ -108,6 +111,11 @@ class Demand:
         ranked = sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))
         return ranked[:most]
 
+    @property
+    def remembered(self) -> float:
+        """How many observations of today's weight all counts amount to."""
+        return sum(self.counts.values()) / self._weight
+
     def _fade(self) -> None:
         """Scales back before numbers grow too large, and forgets what is long gone."""
         scaled = {shape: count / self._weight for shape, count in self.counts.items()}
@@ -144,8 +152,9 @@ class Fleet:
 
     def capacity(self) -> Floats:
         """Milli-devices of each model."""
-        totals = self.devices.sum(axis=1).astype(np.float64)
-        return np.bincount(self.model, weights=totals, minlength=len(self.models))
+        totals = np.zeros(len(self.models))
+        np.add.at(totals, self.model, self.devices.sum(axis=1))
+        return totals
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -166,6 +175,49 @@ class Tables:
     """[class, cpu step, device step]: expected to be left over when the node is filled."""
     scarcity: Ints
     """Model -> cost of each milli-device taken."""
+
+    def suits(self, fleet: Fleet) -> bool:
+        """Whether the fleet's nodes are within what the tables were built for."""
+        _, cpu_steps, device_steps = self.stranded.shape
+        return (
+            fleet.models == self.models
+            and fleet.devices.shape[1] < self.whole.shape[2]
+            and _steps(fleet.cpu, CPU_STEP) <= cpu_steps
+            and _steps(fleet.devices.sum(axis=1), DEVICE_STEP) <= device_steps
+        )
+
+
+class Learner:
+    """Tables that follow the demand as it comes.
+
+    Made anew when a quarter more is known than when they were last made: the first time soon, then
+    ever more seldom, so that the cost per observation falls. With a half-life the past fades, and
+    tables are made again after a quarter of what is remembered was replaced.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        half_life: float | None = HALF_LIFE,
+        weights: Weights | None = None,
+    ) -> None:
+        self.demand = Demand(half_life=half_life)
+        self._weights = weights
+        self.refit(fleet)
+
+    def observe(self, shape: Shape) -> bool:
+        """One more member was asked for. True if `tables` are new ones."""
+        self.demand.observe(shape)
+        if self.demand.observed < self._next:
+            return False
+        self.refit(self._fleet)
+        return True
+
+    def refit(self, fleet: Fleet) -> None:
+        """Tables for a fleet that changed, from what is known of demand."""
+        self._fleet = fleet
+        self.tables = build(self.demand, fleet, self._weights)
+        self._next = self.demand.observed + max(_FIRST, int(self.demand.remembered * _MORE))
 
 
 def build(demand: Demand, fleet: Fleet, weights: Weights | None = None) -> Tables:
@@ -188,11 +240,14 @@ def build(demand: Demand, fleet: Fleet, weights: Weights | None = None) -> Table
     )
 
 
-CPU_STEP = 500
-DEVICE_STEP = 50
+CPU_STEP = 1000
+DEVICE_STEP = 100
 
 _MOST_SHAPES = 512
 """Rarer shapes than the 512 most frequent do not change a score."""
+_FIRST = 16
+"""Observations before the first tables are made."""
+_MORE = 0.25
 _RENORMALISE = 1e12
 _FORGOTTEN = 1e-6
 
@@ -253,37 +308,42 @@ def _stranded(shapes: _Shapes, fleet: Fleet, weights: Weights) -> Floats:
 
     Random shapes of the demand fill it, those that leave less being likelier, until none fits.
     """
-    cpu_steps = int(fleet.cpu.max(initial=0)) // CPU_STEP + 1
-    device_steps = int(fleet.devices.sum(axis=1).max(initial=0)) // DEVICE_STEP + 1
-    return np.stack(
-        [_filled(shapes, accepted, cpu_steps, device_steps, weights.softness)
-         for accepted in shapes.accepted]
-    )  # fmt: skip
+    idle = fleet.devices.sum(axis=1)
+    table = np.zeros((len(shapes.accepted), _steps(fleet.cpu, CPU_STEP), _steps(idle, DEVICE_STEP)))
+    for which, accepted in enumerate(shapes.accepted):
+        mine = shapes.kin[fleet.model] == which
+        rows, columns = _steps(fleet.cpu[mine], CPU_STEP), _steps(idle[mine], DEVICE_STEP)
+        table[which, :rows, :columns] = _filled(shapes, accepted, rows, columns, weights.softness)
+    return table
+
+
+def _steps(amounts: Ints, step: int) -> int:
+    """Entries from 0 to one above the largest amount, between which a lookup lies."""
+    return int(amounts.max(initial=0)) // step + 2
 
 
 def _filled(
-    shapes: _Shapes, accepted: npt.NDArray[np.bool_], cpu_steps: int, device_steps: int, soft: float
+    shapes: _Shapes, accepted: Bools, cpu_steps: int, device_steps: int, soft: float
 ) -> Floats:
-    cpu = np.maximum(1, np.rint(shapes.cpu[accepted] / CPU_STEP).astype(np.int64))
+    """One class of `_stranded`, from no cpu upwards: a shape always takes some."""
+    cpu = np.maximum(1, np.rint(shapes.cpu[accepted] / CPU_STEP)).astype(np.int64)
     device = np.rint(shapes.total[accepted] / DEVICE_STEP).astype(np.int64)
     pairs, inverse = np.unique(np.stack([cpu, device], axis=1), axis=0, return_inverse=True)
     weight = np.bincount(inverse.reshape(-1), weights=shapes.weight[accepted])
     pad = int(pairs[:, 1].max(initial=0))
     # Left of `pad` lies what would be less than nothing: no filling leads there.
-    left = np.full((cpu_steps + 1, pad + device_steps + 1), np.inf)
-    nothing_fits = np.arange(device_steps + 1) * float(DEVICE_STEP)
-    columns = pad + np.arange(device_steps + 1) - pairs[:, 1:]
-    order = np.arange(len(pairs))
-    for step in range(cpu_steps + 1):
-        fit = order[pairs[:, 0] <= step]
-        if not len(fit):
+    left = np.full((cpu_steps, pad + device_steps), np.inf)
+    columns = pad + np.arange(device_steps) - pairs[:, 1:]
+    nothing_fits = np.arange(device_steps) * float(DEVICE_STEP)
+    fitting = np.searchsorted(pairs[:, 0], np.arange(cpu_steps), side="right")
+    for step, fit in enumerate(fitting.tolist()):
+        if not fit:
             left[step, pad:] = nothing_fits
             continue
-        after = left[(step - pairs[fit, 0])[:, None], columns[fit]]
+        after = left[(step - pairs[:fit, 0])[:, None], columns[:fit]]
         least = after.min(axis=0)
         some = np.isfinite(least)
-        floor = np.where(some, least, 0.0)
-        likely = weight[fit][:, None] * np.exp((floor - after) / soft)
+        likely = weight[:fit, None] * np.exp((np.where(some, least, 0.0) - after) / soft)
         after[np.isinf(after)] = 0.0
         mean = (likely * after).sum(axis=0) / np.where(some, likely.sum(axis=0), 1.0)
         left[step, pad:] = np.where(some, mean, nothing_fits)
@@ -294,7 +354,7 @@ def scarcity(shapes: _Shapes, fleet: Fleet) -> Floats:
     """How much demand is bound to each model: 0 up to half of what there is of it, 1 at all."""
     capacity = fleet.capacity()
     asked = shapes.weight * shapes.total
-    everything = asked.sum()
+    everything = float(asked.sum())
     bound = np.zeros(len(fleet.models))
     for which in np.flatnonzero(shapes.bound & (shapes.total > 0)):
         room = np.where(shapes.by_model[:, which], capacity, 0.0)
@@ -302,5 +362,5 @@ def scarcity(shapes: _Shapes, fleet: Fleet) -> Floats:
             bound += asked[which] * room / room.sum()
     if everything <= 0:
         return bound
-    pressure = bound * capacity.sum() / everything / np.maximum(capacity, 1.0)
+    pressure: Floats = bound * capacity.sum() / everything / np.maximum(capacity, 1.0)
     return np.maximum(0.0, (pressure - 0.5) / 0.5)

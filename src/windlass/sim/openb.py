@@ -1,4 +1,4 @@
-"""Traces in the shape of openb (Alibaba's GPU cluster of 2023) and the published way to replay them.
+"""Traces in the shape of openb (a GPU cluster of 2023), and the published way to replay them.
 
 Reads node lists, pod lists and arrival orders, plain or gzip. `replay` is the protocol of "Beware
 of Fragmentation" (USENIX ATC'23): pods arrive one by one, each is tried once, none leaves; what
