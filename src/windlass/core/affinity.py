@@ -88,7 +88,7 @@ def place(scene: Scene, unit: Unit, wishes: Sequence[Wish]) -> tuple[Seat, ...] 
     from windlass.core import place as placing
 
     first = wishes[0]
-    caps = scene.caps(scene.cluster.shape_of(first.role))
+    caps = scene.caps(scene.shape(first.role))
     failure = placing.Failure(first.role, first.count, 0, resolved=False)
     tries = 0
     for where in placing.candidate_domains(scene.cluster, unit.topology, caps, 1):
@@ -112,7 +112,7 @@ def _place_in(
     cluster = scene.cluster
     seats: list[Seat] = []
     for wish in wishes:
-        shape = cluster.shape_of(wish.role)
+        shape = scene.shape(wish.role)
         for number in range(wish.count):
             caps = scene.caps(shape)
             allowed, score = _judge(cluster, crowd, unit, wish.role)
@@ -141,7 +141,7 @@ def _judge(cluster: Cluster, crowd: Crowd, unit: Unit, role: Role) -> tuple[Mask
         domains = _domains(cluster, term.key)
         scoped = _scoped(term, unit)
         counts = _by_domain(cluster, domains, crowd.matching(scoped, scoped.namespaces))
-        here = np.array([counts.get(domain, 0) for domain in domains])
+        here = _counts_at(domains, counts)
         if not term.required:
             score += np.where(here > 0, -term.weight if term.anti else term.weight, 0)
         elif term.anti:
@@ -178,7 +178,7 @@ def _judge_spread(
     if len(present) < spread.min_domains:
         fewest = 0
     itself = 1 if _matches(spread, dict(role.labels)) else 0
-    here = np.array([counts.get(domain, 0) for domain in domains])
+    here = _counts_at(domains, counts)
     known = np.array([domain is not None for domain in domains], np.bool_)
     if spread.required:
         allowed &= known & (here + itself - fewest <= spread.skew)
@@ -189,6 +189,10 @@ def _judge_spread(
 def _domains(cluster: Cluster, key: str) -> list[str | None]:
     """The value of a label on every node."""
     return [node.labels.get(key) for node in cluster.nodes]
+
+
+def _counts_at(domains: Sequence[str | None], counts: Mapping[str, int]) -> Ints:
+    return np.array([0 if d is None else counts.get(d, 0) for d in domains], np.int64)
 
 
 def _by_domain(

@@ -63,6 +63,7 @@ class Cluster:
         self.sync()
         twin = copy.copy(self)
         twin.free = self.free.copy()
+        twin.open = self.open.copy()
         twin.bank = self.bank.fork()
         twin.ports = {port: set(where) for port, where in self.ports.items()}
         twin._masks = dict(self._masks)
@@ -92,6 +93,12 @@ class Cluster:
         for driver, most in node.attach_limits.items():
             self.capacity[self.resources[f"attach:{driver}"], i] = most
 
+    def open_also(self, where: Iterable[int]) -> None:
+        """Counts nodes that do not exist yet as if they did."""
+        for i in where:
+            self.open[i] = True
+            self._touched.append(i)
+
     def mask(self, constraint: Constraint) -> Mask:
         """Nodes that a constraint accepts, whether or not they take members now."""
         found = self._masks.get(constraint)
@@ -104,8 +111,8 @@ class Cluster:
 
     # --- what fits where
 
-    def shape_of(self, role: Role) -> Shape:
-        return self.shapes.of(role, self.resources)
+    def shape_of(self, role: Role, model: str = "") -> Shape:
+        return self.shapes.of(role, self.resources, model)
 
     def caps(self, shape: Shape) -> Ints:
         """How many more members of the shape each node takes. Read only."""
@@ -216,6 +223,11 @@ class Cluster:
     def _remember(self, node: int) -> None:
         ports = tuple(port for port, where in self.ports.items() if node in where)
         self._undo.append((node, self.free[:, node].copy(), self.bank.row(node), ports))
+
+    def is_sound(self, names: Iterable[str]) -> bool:
+        """Whether nothing on these nodes is overdrawn."""
+        where = [self.index[name] for name in names if name in self.index]
+        return bool((self.free[:, where] >= 0).all()) and self.bank.is_sound(where)
 
     # --- sums
 

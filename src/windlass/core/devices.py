@@ -67,7 +67,7 @@ class Bank:
         """Members of the shape that each of these nodes takes, as far as devices go."""
         bank = self._emptied() if empty else self
         if len(shape.requests) == 1 and not shape.bundle:
-            return bank._fit_one(shape.requests[0], where)
+            return bank.fit_request(shape.requests[0], where)
         return np.array([bank._fit_exactly(shape, int(node)) for node in where], np.int64)
 
     def _emptied(self) -> Bank:
@@ -76,7 +76,8 @@ class Bank:
         twin.mode = twin.used = np.zeros_like(self.mode)
         return twin
 
-    def _fit_one(self, request: DeviceRequest, where: Ints) -> Ints:
+    def fit_request(self, request: DeviceRequest, where: Ints) -> Ints:
+        """Members that each node takes of one request alone."""
         mode = self.mode[where]
         eligible = self.eligible(request)[where]
         if request.form == "whole":
@@ -196,6 +197,10 @@ class Bank:
         full_compute, full_memory = self._full[0][node, j], self._full[1][node, j]
         free = self.compute[node, j] == full_compute and self.memory[node, j] == full_memory
         self.mode[node, j] = UNLOCKED if free and not self.used[node, j] else mode
+
+    def is_sound(self, where: Sequence[int]) -> bool:
+        """Whether no device of these nodes was given out twice."""
+        return bool((self.compute[where] >= 0).all() and (self.memory[where] >= 0).all())
 
     def row(self, node: int) -> Row:
         return Row(

@@ -24,6 +24,7 @@ from windlass.core.facts import Pack, Role, Seat, Topology, Unit
 from windlass.core.shapes import Shape
 
 Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 Where = Ints | None
 """Indexes of the nodes to use, ascending; None: all."""
 
@@ -77,12 +78,21 @@ class Scene:
     ceilings: dict[int, Ints] = dataclasses.field(default_factory=dict)
     """Shape id -> most members per node, where reserved room must stay free."""
     scorer: Scorer | None = None
+    model: str = ""
+    """Of several acceptable models, only this one."""
+    within: Mask | None = None
+    """Only these nodes."""
+
+    def shape(self, role: Role) -> Shape:
+        return self.cluster.shape_of(role, self.model)
 
     def caps(self, shape: Shape) -> Ints:
         caps = self.cluster.caps(shape)
         self.work.spend(len(caps))
         ceiling = self.ceilings.get(shape.id)
-        return caps if ceiling is None else np.minimum(caps, ceiling)
+        if ceiling is not None:
+            caps = np.minimum(caps, ceiling)
+        return caps if self.within is None else np.where(self.within, caps, 0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -122,7 +132,7 @@ def _place(scene: Scene, unit: Unit, wishes: Sequence[Wish]) -> tuple[Seat, ...]
 
 
 def _place_alike(scene: Scene, unit: Unit, wish: Wish) -> tuple[Seat, ...] | Failure:
-    shape = scene.cluster.shape_of(wish.role)
+    shape = scene.shape(wish.role)
     caps = scene.caps(shape)
     total = int(caps.sum())
     if total < wish.count:
@@ -280,11 +290,11 @@ def _place_several(scene: Scene, unit: Unit, wishes: Sequence[Wish]) -> tuple[Se
     cluster = scene.cluster
     by_scarcity = sorted(wishes, key=lambda wish: _slack(scene, wish))
     for wish in by_scarcity:
-        room = int(scene.caps(cluster.shape_of(wish.role)).sum())
+        room = int(scene.caps(scene.shape(wish.role)).sum())
         if room < wish.count:
             return Failure(wish.role, wish.count, room)
     first = by_scarcity[0]
-    caps = scene.caps(cluster.shape_of(first.role))
+    caps = scene.caps(scene.shape(first.role))
     failure = Failure(first.role, first.count, 0, topology=True)
     domains = candidate_domains(cluster, unit.topology, caps, first.count)
     for tries, where in enumerate(domains):
@@ -300,7 +310,7 @@ def _place_several(scene: Scene, unit: Unit, wishes: Sequence[Wish]) -> tuple[Se
 
 
 def _slack(scene: Scene, wish: Wish) -> tuple[float, str]:
-    room = int(scene.caps(scene.cluster.shape_of(wish.role)).sum())
+    room = int(scene.caps(scene.shape(wish.role)).sum())
     return room / max(1, wish.count), wish.role.name
 
 
@@ -326,7 +336,7 @@ def _all_in(
     mark = scene.cluster.mark()
     seats: list[Seat] = []
     for wish in wishes:
-        shape = scene.cluster.shape_of(wish.role)
+        shape = scene.shape(wish.role)
         caps = scene.caps(shape)
         room = int((caps if where is None else caps[where]).sum())
         if room >= wish.count:

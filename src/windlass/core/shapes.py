@@ -12,6 +12,10 @@ from collections.abc import Mapping
 from windlass.core.facts import Constraint, DeviceRequest, Role
 
 
+_REMEMBERED = 200_000
+"""Roles whose shape is known by identity, before all are forgotten and told again."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Shape:
     id: int
@@ -39,29 +43,39 @@ class Shapes:
     def __init__(self) -> None:
         self.by_id: list[Shape] = []
         self._by_key: dict[object, Shape] = {}
-        self._by_role: dict[int, tuple[Role, Shape]] = {}
+        self._by_role: dict[tuple[int, str], tuple[Role, Shape]] = {}
 
-    def of(self, role: Role, resources: Mapping[str, int]) -> Shape:
+    def of(self, role: Role, resources: Mapping[str, int], model: str = "") -> Shape:
+        """The shape of a role's members; with `model`, only that one of several acceptable."""
         # The same Role value is asked for again and again; its identity is the quickest key.
-        known = self._by_role.get(id(role))
+        known = self._by_role.get((id(role), model))
         if known is not None and known[0] is role:
             return known[1]
+        if len(self._by_role) > _REMEMBERED:
+            self._by_role.clear()
         amounts = dict(role.needs)
         if "pods" in resources:
             amounts.setdefault("pods", 1)
         for driver, count in role.attach:
             amounts[f"attach:{driver}"] = count
         wanted = tuple(sorted((name, amount) for name, amount in amounts.items() if amount > 0))
-        key = (wanted, role.devices, role.bundle, role.constraint, role.ports)
+        requests = tuple(_narrowed(request, model) for request in role.devices)
+        key = (wanted, requests, role.bundle, role.constraint, role.ports)
         shape = self._by_key.get(key)
         if shape is None:
             needs = tuple((resources[n], amount) for n, amount in wanted if n in resources)
             unknown = len(needs) < len(wanted)
             shape = Shape(
-                len(self.by_id), needs, wanted, role.devices, role.bundle, role.constraint,
+                len(self.by_id), needs, wanted, requests, role.bundle, role.constraint,
                 role.ports, unknown,
             )  # fmt: skip
             self.by_id.append(shape)
             self._by_key[key] = shape
-        self._by_role[id(role)] = (role, shape)
+        self._by_role[id(role), model] = (role, shape)
         return shape
+
+
+def _narrowed(request: DeviceRequest, model: str) -> DeviceRequest:
+    if not model or model not in request.models:
+        return request
+    return dataclasses.replace(request, models=(model,))

@@ -33,6 +33,7 @@ class Reason(enum.StrEnum):
     RESERVED_UNTIL = "ReservedUntil"
     BUDGET_EXHAUSTED = "BudgetExhausted"
     WAITING_FOR_DATA = "WaitingForData"
+    WAITING_TO_RETRY = "WaitingToRetry"
     SUSPENDED = "Suspended"
     NO_SUCH_QUEUE = "NoSuchQueue"
     IMPOSSIBLE = "Impossible"
@@ -98,6 +99,13 @@ ABOUT: Final[dict[Reason, About]] = {
         "A dataset or claim that it mounts is not ready yet.",
         "Wait until it is loaded, or look at the dataset's own status.",
         "kubectl describe run NAME",
+    ),
+    Reason.WAITING_TO_RETRY: About(
+        "nobody",
+        "An attempt ended in a way that is tried again; the next one waits a little longer each "
+        "time.",
+        "Wait, or look at why the last attempt ended.",
+        "kubectl get run NAME -o yaml",
     ),
     Reason.SUSPENDED: About(
         "user",

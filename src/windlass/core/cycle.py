@@ -1,0 +1,314 @@
+"""`decide`: who starts where, who makes room for whom, who gets a promise, and why others wait.
+
+The cycle below is the whole policy, in order. It works on a fork of the snapshot, so a decision
+changes nothing but the answer it returns; the same snapshot, time and policy give the same answer,
+byte for byte. Work is counted in node-visits and bounded by the policy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from collections.abc import Iterator, Sequence
+
+from windlass.core import amounts, elastic, order, place, preempt, repair, reserve, verdicts, wanted
+from windlass.core.facts import (
+    Decision,
+    Eviction,
+    Nomination,
+    Placement,
+    Policy,
+    Queue,
+    Running,
+    Seat,
+    Unit,
+    Verdict,
+    Wanted,
+)
+from windlass.core.place import Failure, Scene, Wish, Work
+from windlass.core.queues import SHARE_UNIT, Sums
+from windlass.core.shapes import Shape
+from windlass.core.state import Snapshot
+from windlass.kinds.reasons import Reason
+
+
+def decide(snapshot: Snapshot, now: float, policy: Policy = Policy()) -> Decision:  # noqa: B008
+    cycle = Cycle(snapshot, now, policy)
+    # 1. What was promised stays promised: nominated room is held, and taken once it is free.
+    cycle.keep_promises()
+    # 2. A gang that lost members comes first: until it is whole again it wastes what it holds.
+    repair.repair(cycle)
+    # 3. Everybody who waits, in the order of the tree and of each queue: start, or make room, or
+    #    reserve, or say why not. Whoever comes later cannot delay a reservation made here.
+    for unit in cycle.turns():
+        cycle.consider(unit)
+    # 4. What nobody needed goes to units that can use more than their least.
+    elastic.grow(cycle)
+    # 5. Which nodes that do not exist yet would help those who still wait.
+    wanted.look(cycle)
+    return cycle.decision()
+
+
+@dataclasses.dataclass(slots=True)
+class Stuck:
+    """Why units of one kind did not fit in this cycle: those like them need not be tried again."""
+
+    count: int
+    failure: Failure
+
+
+class Cycle:
+    """One decision in the making: the fork it works on and what it has decided so far."""
+
+    def __init__(self, snapshot: Snapshot, now: float, policy: Policy) -> None:
+        self.snapshot, self.now, self.policy = snapshot, now, policy
+        self.work = Work(policy.operations)
+        self.scene = Scene(snapshot.cluster.fork(), self.work, snapshot.crowd.fork())
+        self.tree = snapshot.tree.fork()
+        self.running = dict(snapshot.running)
+        """Who holds room, with what this decision adds."""
+        self.held = dict(snapshot.held)
+        self.standing = order.Standing(snapshot.history, self._held_by_user())
+        self.placements: dict[str, Placement] = {}
+        self.evictions: list[Eviction] = []
+        self.nominations: dict[str, Nomination] = {}
+        self.reservations: list[reserve.Held] = []
+        self.verdicts: dict[str, Verdict] = {}
+        self.wanted: list[Wanted] = []
+        self.wake: list[float] = []
+        self._stuck: dict[object, Stuck] = {}
+        self._blocked: set[tuple[str, str]] = set()
+        """(strict queue, resource class) whose head waits."""
+        self._reserved: dict[str, int] = {}
+        self._needs: dict[str, Sums] = {}
+        self._most: dict[int, int] = {}
+
+    # --- 1
+
+    def keep_promises(self) -> None:
+        for key, nomination in sorted(self.snapshot.nominations.items()):
+            unit = self.snapshot.waiting.get(key)
+            if unit is None:
+                continue  # the gainer went away; the promise with it
+            self.hold(unit, nomination.seats)
+            if self.scene.cluster.is_sound({seat.node for seat in nomination.seats}):
+                self.placements[key] = Placement(key, nomination.seats)
+            else:
+                self.nominations[key] = nomination
+                self.verdicts[key] = verdicts.being_freed(unit)
+
+    def hold(self, unit: Unit, seats: Sequence[Seat]) -> None:
+        """Takes room that is promised, whether or not others still sit on it."""
+        roles = {role.name: role for role in unit.roles}
+        for seat in seats:
+            self.scene.cluster.occupy(roles[seat.role], seat)
+        held = amounts.of_seats(self.scene.cluster, unit.roles, seats)
+        self.tree.add(unit.queue, held, firm=not unit.preemptible)
+
+    # --- 3
+
+    def turns(self) -> Iterator[Unit]:
+        """Waiting units, always the head of the queue whose turn it is."""
+        lines = {
+            name: iter(self.snapshot.line(name, self.standing))
+            for name in sorted({unit.queue for unit in self.snapshot.waiting.values()})
+        }
+        turns: list[tuple[tuple[int, ...], str, Unit]] = []
+        for name in lines:
+            self._queue_up(turns, lines, name)
+        while turns:
+            rank, name, unit = heapq.heappop(turns)
+            if name in self.tree.queues and rank < (now := self._rank(name, unit)):
+                heapq.heappush(turns, (now, name, unit))  # others moved meanwhile: look again
+                continue
+            yield unit
+            self._queue_up(turns, lines, name)
+
+    def _queue_up(
+        self,
+        turns: list[tuple[tuple[int, ...], str, Unit]],
+        lines: dict[str, Iterator[Unit]],
+        name: str,
+    ) -> None:
+        unit = next(lines[name], None)
+        if unit is not None:
+            rank = self._rank(name, unit) if name in self.tree.queues else ()
+            heapq.heappush(turns, (rank, name, unit))
+
+    def _rank(self, name: str, unit: Unit) -> tuple[int, ...]:
+        return self.tree.rank(name, self.need(unit))
+
+    def consider(self, unit: Unit) -> None:
+        """One waiting unit: it starts, or somebody makes room, or it gets a verdict."""
+        if unit.key in self.placements or unit.key in self.nominations:
+            return
+        refusal = self._refusal(unit)
+        if refusal is not None:
+            self.verdicts[unit.key] = refusal
+            return
+        shortage = self.tree.shortage(unit.queue, self.need(unit), firm=not unit.preemptible)
+        if shortage is not None:
+            if not preempt.within_queue(self, unit, shortage):
+                self._wait(unit, verdicts.over_quota(unit, shortage))
+            return
+        failure = self.start(unit)
+        if failure is None or preempt.make_room(self, unit, failure):
+            return
+        if self.may_reserve(unit):
+            reserve.reserve(self, unit)
+        self._wait(unit, verdicts.no_room(self, unit, failure))
+
+    def _refusal(self, unit: Unit) -> Verdict | None:
+        """What forbids the unit to start whatever is free."""
+        if unit.held is not None:
+            return Verdict(unit.key, unit.held[0], unit.held[1])
+        if unit.queue not in self.tree.queues:
+            return verdicts.no_such_queue(unit, self.tree.queues)
+        broken = self.tree.broken.get(unit.queue)
+        if broken:
+            return Verdict(unit.key, Reason.NO_SUCH_QUEUE, broken, queue=unit.queue)
+        if unit.not_before > self.now:
+            self.wake.append(unit.not_before)
+            return verdicts.not_yet(unit)
+        if (unit.queue, self.resource_class(unit)) in self._blocked:
+            return verdicts.behind(unit)
+        return None
+
+    def start(self, unit: Unit) -> Failure | None:
+        """Places the least of a unit, with the best acceptable model; or says what is missing."""
+        failure: Failure | None = None
+        for model in models_of(unit):
+            seats = self.try_place(unit, model)
+            if not isinstance(seats, Failure):
+                self.commit(unit, seats)
+                return None
+            failure = seats if failure is None or seats.room > failure.room else failure
+        return failure
+
+    def try_place(self, unit: Unit, model: str = "") -> tuple[Seat, ...] | Failure:
+        """As `place.place`, but what is known to be stuck is not tried again."""
+        wishes = place.least_of(unit)
+        late = self.runs_into_reservations(unit)
+        key = self._kind(unit, wishes, late, model)
+        members = sum(wish.count for wish in wishes)
+        known = self._stuck.get(key)
+        if known is not None and members >= known.count:
+            return known.failure
+        if self.work.exhausted:
+            return Failure(wishes[0].role, wishes[0].count, 0, resolved=False)
+        scene = self.scene
+        scene.model = model
+        scene.ceilings = reserve.ceilings(self, wishes) if late else {}
+        answer = place.place(scene, unit, wishes)
+        scene.model, scene.ceilings = "", {}
+        if isinstance(answer, Failure):
+            self._stuck[key] = Stuck(members, answer)
+        return answer
+
+    def commit(self, unit: Unit, seats: tuple[Seat, ...]) -> None:
+        """The unit starts on seats that are already taken from the cluster."""
+        self.scene.cluster.settle()
+        held = amounts.of_seats(self.scene.cluster, unit.roles, seats)
+        self.tree.add(unit.queue, held, firm=not unit.preemptible)
+        self.placements[unit.key] = Placement(unit.key, seats)
+        self.held[unit.key] = held
+        end = self.expected_end(unit)
+        self.running[unit.key] = Running(unit, seats, self.now, end, self.now)
+        reserve.also_take(self, unit, seats, end)
+
+    def _wait(self, unit: Unit, verdict: Verdict) -> None:
+        self.verdicts[unit.key] = verdict
+        if self.tree.queues[unit.queue].strict:
+            self._blocked.add((unit.queue, self.resource_class(unit)))
+
+    # --- what the steps share
+
+    def queue_of(self, unit: Unit) -> Queue:
+        return self.tree.queues[unit.queue]
+
+    def need(self, unit: Unit) -> Sums:
+        """What the unit's least counts for in quotas."""
+        found = self._needs.get(unit.key)
+        if found is None:
+            found = amounts.of_wishes(self.scene.cluster, place.least_of(unit))
+            self._needs[unit.key] = found
+        return found
+
+    def most_when_empty(self, shape: Shape) -> int:
+        """Members of the shape that all nodes would hold together if they were empty."""
+        found = self._most.get(shape.id)
+        if found is None:
+            found = int(self.scene.cluster.capacity_of(shape).sum())
+            self._most[shape.id] = found
+        return found
+
+    def resource_class(self, unit: Unit) -> str:
+        shapes = (self.scene.cluster.shape_of(role) for role in unit.roles)
+        return "+".join(sorted({shape.resource_class for shape in shapes}))
+
+    def expected_end(self, unit: Unit) -> float | None:
+        seconds = unit.expected
+        if seconds is None and self.policy.unknown_runtime == "learned":
+            seconds = self.standing.predictor.expected(unit)
+        return None if seconds is None else self.now + seconds
+
+    def may_reserve(self, unit: Unit) -> bool:
+        """The first blocked heads of a queue get a promise, no more than its policy says."""
+        given = self._reserved.get(unit.queue, 0)
+        if given >= self.queue_of(unit).reserve:
+            return False
+        self._reserved[unit.queue] = given + 1
+        return True
+
+    def runs_into_reservations(self, unit: Unit) -> bool:
+        """Whether the unit, started now, could still run when somebody was promised to start."""
+        if not self.reservations:
+            return False
+        end = self.expected_end(unit)
+        if end is None:
+            return not (self.policy.unknown_runtime == "preemptible" and unit.preemptible)
+        return end > min(held.reservation.start for held in self.reservations)
+
+    def _kind(self, unit: Unit, wishes: Sequence[Wish], late: bool, model: str) -> object:
+        """Everything that the answer to "does it fit" depends on, but the number of members."""
+        shapes = tuple(self.scene.cluster.shape_of(wish.role, model).id for wish in wishes)
+        terms = tuple((w.role.affinities, w.role.spreads, w.role.labels) for w in wishes)
+        namespace = unit.namespace if any(a or s for a, s, _ in terms) else ""
+        counts = tuple(wish.count for wish in wishes) if len(wishes) > 1 else ()
+        return shapes, counts, unit.topology, late, terms, namespace
+
+    def _held_by_user(self) -> dict[tuple[str, str], int]:
+        shares: dict[tuple[str, str], int] = {}
+        capacity = self.snapshot.tree.capacity
+        for key, running in self.snapshot.running.items():
+            unit = running.unit
+            held = self.snapshot.held[key].items()
+            part = max(
+                (n * SHARE_UNIT // capacity[r] for r, n in held if capacity.get(r)), default=0
+            )
+            shares[unit.queue, unit.user] = shares.get((unit.queue, unit.user), 0) + part
+        return shares
+
+    def decision(self) -> Decision:
+        for held in self.reservations:
+            self.wake.append(held.reservation.start)
+        ordered = sorted(self.verdicts.values(), key=lambda verdict: verdict.unit)
+        return Decision(
+            placements=tuple(self.placements.values()),
+            evictions=tuple(self.evictions),
+            nominations=tuple(self.nominations.values()),
+            reservations=tuple(held.reservation for held in self.reservations),
+            wanted=tuple(self.wanted),
+            verdicts=tuple(v for v in ordered if v.unit not in self.placements),
+            wake_at=min((at for at in self.wake if at > self.now), default=None),
+            operations=self.policy.operations - self.work.left,
+        )
+
+
+def models_of(unit: Unit) -> tuple[str, ...]:
+    """Acceptable models to try alone, best first, and at last any mix of them ("")."""
+    for role in unit.roles:
+        for request in role.devices:
+            if len(request.models) > 1:
+                return (*request.models, "")
+    return ("",)

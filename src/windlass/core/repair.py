@@ -1,0 +1,68 @@
+"""A gang that lost members is completed before anybody new starts.
+
+Until it is whole again it wastes what it holds. Missing members go near the rest: inside the
+domain that the unit's topology requires.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from windlass.core import amounts, place
+from windlass.core.facts import Placement, Running, Seat
+from windlass.core.place import Failure, Mask, Wish
+
+if TYPE_CHECKING:
+    from windlass.core.cycle import Cycle
+
+
+def repair(cycle: Cycle) -> None:
+    for key in sorted(cycle.snapshot.running):
+        running = cycle.running[key]
+        missing = missing_members(running)
+        if missing:
+            _complete(cycle, running, missing)
+
+
+def missing_members(running: Running) -> dict[str, list[int]]:
+    """Role -> the lowest numbers that must be filled for the gang to have its least."""
+    unit = running.unit
+    if not unit.gang or running.leaving:
+        return {}
+    found: dict[str, list[int]] = {}
+    for role in unit.roles:
+        present = {seat.index for seat in running.seats if seat.role == role.name}
+        if len(present) < role.least:
+            free = (number for number in range(role.most) if number not in present)
+            found[role.name] = [next(free) for _ in range(role.least - len(present))]
+    return found
+
+
+def _complete(cycle: Cycle, running: Running, missing: dict[str, list[int]]) -> None:
+    unit = running.unit
+    wishes = [Wish(r, len(missing[r.name])) for r in unit.roles if r.name in missing]
+    cycle.scene.within = _near(cycle, running)
+    answer = place.place(cycle.scene, dataclasses.replace(unit, topology=None), wishes)
+    cycle.scene.within = None
+    if isinstance(answer, Failure):
+        return
+    numbers = {name: iter(indexes) for name, indexes in missing.items()}
+    seats = tuple(Seat(s.role, next(numbers[s.role]), s.node, s.grants) for s in answer)
+    cycle.scene.cluster.settle()
+    held = amounts.of_seats(cycle.scene.cluster, unit.roles, seats)
+    cycle.tree.add(unit.queue, held, firm=not unit.preemptible)
+    cycle.placements[unit.key] = Placement(unit.key, seats)
+    cycle.running[unit.key] = dataclasses.replace(running, seats=(*running.seats, *seats))
+
+
+def _near(cycle: Cycle, running: Running) -> Mask | None:
+    """The domain that the unit is bound to by those of its members that are left."""
+    topology, cluster = running.unit.topology, cycle.scene.cluster
+    if topology is None or not topology.required or topology.level not in cluster.levels:
+        return None
+    ids = cluster.domains[cluster.levels.index(topology.level)]
+    here = {int(ids[cluster.index[s.node]]) for s in running.seats if s.node in cluster.index}
+    return np.isin(ids, list(here)) if here else None

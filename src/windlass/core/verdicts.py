@@ -1,0 +1,175 @@
+"""Why a unit waits, in one sentence with numbers: the cheap verdict that every unit gets.
+
+Names only queues and amounts, which everybody may see; who holds what is told by `core.explain`,
+to those who may know. Amounts are rounded so that a sentence never promises more than there is.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from windlass.core.facts import Role, Unit, Verdict
+from windlass.core.place import Failure
+from windlass.core.queues import Shortage
+from windlass.kinds.reasons import Reason
+
+if TYPE_CHECKING:
+    from windlass.core.cycle import Cycle
+
+_BINARY = (("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10))
+
+
+def being_freed(unit: Unit) -> Verdict:
+    return Verdict(unit.key, Reason.WAITING_FOR_CAPACITY, "its room is being freed by others")
+
+
+def not_yet(unit: Unit) -> Verdict:
+    return Verdict(unit.key, Reason.WAITING_TO_RETRY, "waits a while before it is tried again")
+
+
+def behind(unit: Unit) -> Verdict:
+    message = f"queue {unit.queue} is strict and a unit before it waits for the same resources"
+    return Verdict(unit.key, Reason.BEHIND_IN_QUEUE, message, queue=unit.queue)
+
+
+def no_such_queue(unit: Unit, queues: Iterable[str]) -> Verdict:
+    near = difflib.get_close_matches(unit.queue, list(queues), n=1)
+    hint = f"did you mean {near[0]}?" if near else "have it created or name another one"
+    message = f"queue {unit.queue} does not exist; {hint}"
+    return Verdict(unit.key, Reason.NO_SUCH_QUEUE, message, queue=unit.queue)
+
+
+def over_quota(unit: Unit, shortage: Shortage) -> Verdict:
+    need, left = told(shortage.resource, shortage.need), told(shortage.resource, shortage.left)
+    queue = shortage.queue
+    sentence = {
+        "limit": f"needs {need}; queue {queue} may use {left} more before its limit",
+        "guarantee": f"needs {need} and must not be preempted; the guarantee of queue {queue} has "
+        f"{left} left for such units",
+        "lend": f"needs {need}; queue {queue} may borrow {left} now, others keep the rest",
+    }[shortage.rule]
+    return Verdict(
+        unit.key, Reason.WAITING_FOR_QUOTA, sentence, shortage.resource, shortage.deficit, queue
+    )
+
+
+def no_room(cycle: Cycle, unit: Unit, failure: Failure) -> Verdict:
+    """From what `place` missed to a sentence: impossible, too little in all, or not together."""
+    role, shape = failure.role, cycle.scene.cluster.shape_of(failure.role)
+    most = cycle.most_when_empty(shape)
+    if most < role.least and failure.resolved:
+        return _impossible(cycle, unit, role, most)
+    asks = (
+        f"needs {failure.wanted} x {told_role(role)}"
+        if failure.wanted > 1
+        else (f"needs {told_role(role)}")
+    )
+    missing = failure.wanted - failure.room
+    if not failure.resolved:
+        message = f"{asks}; no arrangement was found in the time a decision may take"
+        return Verdict(unit.key, Reason.WAITING_FOR_CAPACITY, message, resolved=False)
+    if failure.topology and unit.topology is not None:
+        level = unit.topology.level
+        message = f"{asks} in one {level}; the best {level} has room for {failure.room} now"
+        return Verdict(unit.key, Reason.WAITING_FOR_TOPOLOGY, message, level, missing)
+    resource, short = _scarcest(cycle, role)
+    message = f"{asks}; room for {failure.room} now"
+    if resource:
+        message += f", short of {resource}"
+    return Verdict(unit.key, Reason.WAITING_FOR_CAPACITY, message, resource, short or missing)
+
+
+def _impossible(cycle: Cycle, unit: Unit, role: Role, most: int) -> Verdict:
+    """With the certificate: even if every node were empty there would be too little."""
+    cluster = cycle.scene.cluster
+    allowed = cluster.mask(role.constraint)
+    if not len(cluster):
+        message = "no node has joined yet"
+        return Verdict(unit.key, Reason.WAITING_FOR_CAPACITY, message, "nodes", 1)
+    if not allowed.any():
+        message = "no node has the labels and taints it asks for"
+        return Verdict(unit.key, Reason.IMPOSSIBLE, message, "nodes", role.least)
+    if most:
+        message = f"needs {role.least} x {told_role(role)}; all nodes together hold {most} if empty"
+        return Verdict(unit.key, Reason.IMPOSSIBLE, message, "members", role.least - most)
+    for name, need in sorted(role.needs.items()):
+        column = cluster.resources.get(name)
+        largest = int(cluster.capacity[column, allowed].max()) if column is not None else 0
+        if need > largest:
+            message = f"needs {told(name, need)} on one node; the largest has {told(name, largest)}"
+            return Verdict(unit.key, Reason.IMPOSSIBLE, message, name, need - largest)
+    message = f"needs {told_role(role)} on one node; no node has all of it, even if empty"
+    return Verdict(unit.key, Reason.IMPOSSIBLE, message, "node", 1)
+
+
+def _scarcest(cycle: Cycle, role: Role) -> tuple[str, int]:
+    """The resource of which the fewest members could be had, were it the only one needed."""
+    cluster = cycle.scene.cluster
+    usable = cluster.mask(role.constraint) & cluster.open
+    found: list[tuple[int, str, int]] = []
+    for name, need in role.needs.items():
+        column = cluster.resources.get(name)
+        if column is not None and need:
+            members = int(np.maximum(cluster.free[column, usable] // need, 0).sum())
+            found.append((members, name, need))
+    for request in role.devices:
+        fit = cluster.bank.fit_request(request, np.flatnonzero(usable))
+        name = f"{request.kind}/{request.models[0]}" if len(request.models) == 1 else request.kind
+        found.append((int(fit.sum()), name, request.count))
+    if not found:
+        return "", 0
+    members, name, need = min(found)
+    return name, max(0, role.least - members) * need
+
+
+# --- amounts in words ---------------------------------------------------------------------------
+
+
+def told(resource: str, amount: int) -> str:
+    """`1.5 cpu`, `32Gi memory`, `2 gpu`: rounded down."""
+    if resource == "memory":
+        return f"{_bytes(amount)} memory"
+    if resource in ("pods", "members", "nodes") or resource.startswith("attach:"):
+        return f"{amount} {resource}"
+    return f"{_decimal(amount, 1000)} {resource}"
+
+
+def told_role(role: Role) -> str:
+    """What one member asks for."""
+    parts = []
+    for request in role.devices:
+        model = f" ({' or '.join(request.models)})" if request.models else ""
+        if request.form == "whole":
+            parts.append(f"{request.count} {request.kind}{model}")
+        elif request.form == "ratio":
+            parts.append(f"1/{request.ratio} {request.kind}{model}")
+        elif request.form == "partition":
+            parts.append(f"{request.profile} of a {request.kind}{model}")
+        else:
+            size = [f"{request.memory}Mi"] if request.memory else []
+            size += [f"{request.compute / 10:g}%"] if request.compute else []
+            parts.append(f"{' and '.join(size)} of a {request.kind}{model}")
+    parts += [told(name, amount) for name, amount in sorted(_shown(role.needs).items())]
+    return ", ".join(parts) or "a place"
+
+
+def _shown(needs: Mapping[str, int]) -> dict[str, int]:
+    return {name: amount for name, amount in needs.items() if amount and name != "pods"}
+
+
+def _bytes(value: int) -> str:
+    for suffix, bits in _BINARY:
+        if value >= 1 << bits:
+            return f"{_decimal(value, 1 << bits)}{suffix}"
+    return str(value)
+
+
+def _decimal(value: int, unit: int) -> str:
+    tenths = value * 10 // unit
+    if tenths == 0 and value:
+        return f"{value}m" if unit == 1000 else "0"
+    return str(tenths // 10) if tenths % 10 == 0 else f"{tenths // 10}.{tenths % 10}"
