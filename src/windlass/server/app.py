@@ -97,6 +97,8 @@ class App:
         headers = request.headers
         identity = await self._access.authenticate(headers.get("Authorization"))
         if "Impersonate-User" in headers:
+            _refuse_unreadable(*headers.getall("Impersonate-User"))
+            _refuse_unreadable(*headers.getall("Impersonate-Group", ()))
             seen.by = identity.user
             identity = acting_as(
                 identity, headers["Impersonate-User"], headers.getall("Impersonate-Group", [])
@@ -255,6 +257,14 @@ def _method_not_allowed() -> errors.MethodNotAllowed:
     return errors.MethodNotAllowed(
         "the server does not allow this method on the requested resource"
     )
+
+
+def _refuse_unreadable(*texts: str) -> None:
+    """Bytes that are not UTF-8 come as surrogates, which no answer or log line could repeat."""
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError as problem:
+        raise errors.BadRequest("a header of the request is not UTF-8") from problem
 
 
 def _only_get(request: web.BaseRequest) -> None:

@@ -71,7 +71,7 @@ async def read(request: web.BaseRequest) -> bytes:
         return await request.read()
     except web.HTTPRequestEntityTooLarge as problem:
         raise _too_large(MAX_BYTES) from problem
-    except (ValueError, OSError) as problem:
+    except (ValueError, OSError, web.RequestPayloadError) as problem:
         # A body whose encoding (gzip, chunks) breaks off is the sender's mistake.
         raise errors.BadRequest("the body could not be read to its end") from problem
 

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 import windlass
 from windlass.agent.gateway import AgentGateway
@@ -63,6 +64,7 @@ def main(argv: list[str] | None = None) -> int:
     # It logs a traceback for every malformed request line that a stranger sends; what fails inside
     # our own handler is logged there.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
+    logging.getLogger("aiohttp.server").addFilter(_not_the_senders_fault)
     try:
         options = parse(argv)
         with _folder_held(options.state):
@@ -71,6 +73,12 @@ def main(argv: list[str] | None = None) -> int:
         print(f"windlass.server: {problem}", file=sys.stderr)  # noqa: T201 (for people)
         return 1
     return 0
+
+
+def _not_the_senders_fault(record: logging.LogRecord) -> bool:
+    """Broken HTTP is answered with 400; a traceback for each would let anyone fill the log."""
+    problem = record.exc_info[1] if record.exc_info else None
+    return not isinstance(problem, HttpProcessingError)
 
 
 def parse(argv: list[str] | None) -> Options:

@@ -90,8 +90,10 @@ def _checked(operation: Any) -> dict[str, Any]:
         raise _refused(operation, "path must be a JSON pointer such as /spec/suspend")
     if op in ("add", "replace", "test") and "value" not in operation:
         raise _refused(operation, "value is missing")
-    if op in ("move", "copy") and not isinstance(operation.get("from"), str):
-        raise _refused(operation, "from is missing")
+    if op in ("move", "copy"):
+        source = operation.get("from")
+        if not isinstance(source, str) or (source and not source.startswith("/")):
+            raise _refused(operation, "from must be a JSON pointer such as /spec/suspend")
     return operation
 
 
