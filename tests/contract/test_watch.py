@@ -313,3 +313,18 @@ def test_many_events_in_one_burst_all_arrive(api: Rest, ns: str) -> None:
         for number in range(100):
             ok(api.post(path, secret(f"s{number:03}")), 201)
         assert told(watch.take(100)) == [("ADDED", f"s{number:03}") for number in range(100)]
+
+
+# --- bookmarks and versions that are not yet ----------------------------------------------------
+
+
+def test_no_bookmarks_for_who_did_not_ask(api: Rest, ns: str) -> None:
+    begin = now(api, core(ns, "secrets"))
+    with api.watch(core(ns, "secrets"), resourceVersion=begin, timeoutSeconds=2) as watch:
+        assert list(watch) == []
+
+
+def test_list_not_older_than_a_future_version_times_out(api: Rest, ns: str) -> None:
+    future = str(int(now(api, core(ns, "secrets"))) + 1_000_000)
+    answer = api.get(core(ns, "secrets"), resourceVersion=future)
+    refused(answer, 504, "Timeout")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -22,6 +23,8 @@ CRDS = REPOSITORY / "deploy" / "crds"
 
 USERS = {"alice": ["team-a"], "bob": ["team-b"]}
 """Users without rights of their own that have bearer tokens on the control plane."""
+
+_BUILD_ERROR = pytest.StashKey[str]()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -40,10 +43,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     try:
         build.ensure(_reporter(session.config))
     except build.BuildError as error:
-        if os.environ.get("CI") == "true":
-            raise pytest.UsageError(str(error)) from error
-        for item in wanted:
-            item.add_marker(pytest.mark.skip(reason=str(error)))
+        session.config.stash[_BUILD_ERROR] = str(error)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    error = item.config.stash.get(_BUILD_ERROR, "")
+    if error and item.get_closest_marker("kubernetes"):
+        _cannot_run(error)
 
 
 @pytest.fixture(scope="session")
@@ -52,9 +58,7 @@ def kubernetes_binaries() -> Path:
     try:
         return build.ensure()
     except build.BuildError as error:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(str(error))
+        _cannot_run(str(error))
 
 
 @pytest.fixture(scope="session")
@@ -77,6 +81,12 @@ def embedded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedd
     """The embedded API server as a process of its own, with a fresh store."""
     with EmbeddedServer.start(tmp_path_factory.mktemp("embedded")) as server:
         yield server
+
+
+def _cannot_run(reason: str) -> NoReturn:
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
 
 
 def _reporter(config: pytest.Config) -> Callable[[str], None]:
