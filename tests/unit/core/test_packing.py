@@ -1,0 +1,353 @@
+"""Fragmentation-aware packing: its tables on instances worked out by hand, and its laws."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from windlass.core import cutting, packing, packing_tables
+from windlass.core.packing_tables import UNIT, WHOLE, Demand, Fleet, Shape, Weights
+
+MODELS = ("A", "B", "C")
+
+
+def share(milli: int, cpu: int = 1000, models: tuple[str, ...] = ()) -> Shape:
+    return Shape(cpu=cpu, count=1, milli=milli, models=models)
+
+
+def whole(count: int, cpu: int = 1000, models: tuple[str, ...] = ()) -> Shape:
+    return Shape(cpu=cpu, count=count, milli=WHOLE, models=models)
+
+
+def only(**parts: float) -> Weights:
+    """Weights of which only these parts count."""
+    nothing = {"fragments": 0.0, "stranded": 0.0, "holes": 0.0, "scarcity": 0.0, "balance": 0.0}
+    return Weights(**(nothing | parts))
+
+
+shapes = st.one_of(
+    st.builds(
+        Shape,
+        cpu=st.integers(0, 40_000),
+        memory=st.integers(0, 64),
+        count=st.just(1),
+        milli=st.integers(1, WHOLE - 1),
+        models=st.sampled_from([(), ("A",), ("A", "B"), ("elsewhere",)]),
+    ),
+    st.builds(
+        Shape,
+        cpu=st.integers(0, 40_000),
+        memory=st.integers(0, 64),
+        count=st.integers(1, 8),
+        milli=st.just(WHOLE),
+        models=st.sampled_from([(), ("B",), ("A", "C")]),
+    ),
+    st.builds(Shape, cpu=st.integers(0, 40_000), memory=st.integers(0, 64)),
+)
+demands = st.dictionaries(shapes, st.integers(1, 50).map(float), max_size=12)
+fleets = st.lists(
+    st.tuples(
+        st.integers(0, 128_000), st.integers(0, 256), st.integers(0, 8), st.sampled_from(MODELS)
+    ),
+    min_size=1,
+    max_size=8,
+).map(Fleet.of)
+
+
+# --- what a hole is worth
+
+
+@pytest.mark.parametrize(
+    ("asked", "worth"),
+    [
+        pytest.param({}, {0: 0, 500: 0, 999: 0, 1000: 1}, id="no shares: only whole devices"),
+        pytest.param({500: 7}, {490: 0, 499: 0, 500: 1 / 2, 990: 1 / 2, 1000: 1}, id="halves"),
+        pytest.param({600: 3}, {590: 0, 600: 1, 1000: 1}, id="one per device fills it"),
+        pytest.param(
+            {650: 1, 320: 4},
+            {310: 0, 320: 1 / 3, 640: 2 / 3, 650: 2 / 3, 960: 1, 970: 1},
+            id="a pair and triples",
+        ),
+        pytest.param(
+            {550: 1, 230: 2, 220: 2},
+            {210: 0, 220: 1 / 4, 450: 1 / 2, 550: 1 / 2, 770: 3 / 4, 780: 3 / 4, 880: 1},
+            id="three that fill a device",
+        ),
+        pytest.param({995: 5}, {990: 0, 1000: 1}, id="rounded up to a whole device"),
+    ],
+)
+def test_hole_is_worth_what_fits_in_it(asked: dict[int, float], worth: dict[int, float]) -> None:
+    values = cutting.hole_values(np.array(list(asked), np.int64), np.array(list(asked.values())))
+    assert {size: pytest.approx(values[size]) for size in worth} == worth
+
+
+@given(st.dictionaries(st.integers(1, 999), st.integers(1, 999), min_size=1, max_size=20))
+@settings(max_examples=60, deadline=None)
+def test_prices_are_those_of_an_optimal_cut(asked: dict[int, int]) -> None:
+    sizes = np.array(sorted(asked), np.int64)
+    demand = np.array([float(asked[int(size)]) for size in sizes])
+    values = cutting.hole_values(sizes, demand)
+    steps = values[:: cutting.GRID]
+    assert values[0] == 0.0
+    assert values[WHOLE] == 1.0
+    assert (np.diff(values) >= 0).all()
+    for first in range(len(steps)):  # two holes in one device are worth no more than one
+        apart = steps[first] + steps[: len(steps) - first]
+        assert (apart <= steps[first:] + 1e-6).all()
+    # Weak duality both ways: no fewer devices than the prices say, and greedy needs no fewer.
+    priced = sum(values[-(-int(s) // 10) * 10] * n for s, n in zip(sizes, demand, strict=True))
+    assert priced <= _first_fit_decreasing(asked) + 1e-6
+
+
+def _first_fit_decreasing(asked: dict[int, int]) -> int:
+    left: list[int] = []
+    for size in sorted(asked, reverse=True):
+        steps = -(-size // 10)
+        for _ in range(asked[size]):
+            for device, room in enumerate(left):
+                if room >= steps:
+                    left[device] -= steps
+                    break
+            else:
+                left.append(100 - steps)
+    return len(left)
+
+
+# --- what is stranded
+
+
+def test_devices_without_cpu_are_stranded() -> None:
+    fleet = Fleet.of([(8000, 0, 4, "A")])
+    tables = packing_tables.build(Demand({whole(1): 1.0}), fleet, only(stranded=1.0))
+    cpu = np.array([0, 2000, 4000, 2500])
+    left = np.full((4, 4), WHOLE)
+    got = packing.potential(tables, cpu, left, np.zeros(4, np.int64)) / UNIT
+    assert got == pytest.approx([4000, 2000, 0, 1500])
+
+
+def test_filling_that_leaves_less_is_likelier() -> None:
+    fleet = Fleet.of([(2000, 0, 1, "A")])
+    demand = Demand({whole(1, cpu=1000): 1.0, Shape(cpu=2000): 1.0})
+    tables = packing_tables.build(demand, fleet, only(stranded=1.0, softness=700.0))
+    unlikely = math.exp(-1000 / 700)
+    found = packing.potential(tables, fleet.cpu, fleet.devices, fleet.model)[0] / UNIT
+    assert found == pytest.approx(1000 * unlikely / (1 + unlikely), abs=0.1)
+
+
+# --- scarce models
+
+
+@pytest.mark.parametrize(
+    ("bound", "scarcity"),
+    [
+        pytest.param(0.0, 0.0, id="nobody needs it"),
+        pytest.param(1 / 4, 0.0, id="half of it is asked for"),
+        pytest.param(3 / 8, 0.5, id="three quarters of it"),
+        pytest.param(1 / 2, 1.0, id="all of it"),
+        pytest.param(3 / 4, 2.0, id="more than there is"),
+    ],
+)
+def test_model_is_scarce_by_the_demand_bound_to_it(bound: float, scarcity: float) -> None:
+    fleet = Fleet.of([(8000, 0, 2, "A"), (8000, 0, 2, "B")])
+    demand = Demand({whole(1, models=("A",)): bound, whole(1): 1 - bound})
+    tables = packing_tables.build(demand, fleet, only(scarcity=1.0))
+    assert (tables.scarcity / UNIT).tolist() == pytest.approx([scarcity, 0.0], abs=0.02)
+
+
+def test_unbound_member_spares_the_scarce_model() -> None:
+    fleet = Fleet.of([(8000, 0, 2, "A"), (8000, 0, 2, "B")])
+    demand = Demand({whole(1, models=("A",)): 1.0, whole(1): 1.0})
+    packer = packing.Packer(fleet, packing_tables.build(demand, fleet))
+    assert packer.choose(whole(1)) == (1, [0])
+    assert packer.choose(whole(1, models=("A",))) == (0, [0])
+
+
+# --- fragments
+
+
+@given(demands, fleets, st.data())
+@settings(max_examples=80, deadline=None)
+def test_fragments_are_what_a_random_member_cannot_use(
+    counts: dict[Shape, float], fleet: Fleet, data: st.DataObject
+) -> None:
+    tables = packing_tables.build(Demand(counts), fleet, only(fragments=1.0))
+    cpu = np.array([data.draw(st.integers(0, int(most))) for most in fleet.cpu])
+    left = _some_left(fleet, data)
+    # A hole is worth nothing here, whole or not: weight 0 leaves fragments alone.
+    got = packing.potential(tables, cpu, left, fleet.model) / UNIT
+    total = sum(counts.values()) or 1.0
+    for node in range(len(cpu)):
+        model = fleet.models[fleet.model[node]]
+        expected = float(left[node].sum()) if not counts else sum(
+            count / total * _fragment(shape, int(cpu[node]), left[node], model)
+            for shape, count in counts.items()
+        )  # fmt: skip
+        assert got[node] == pytest.approx(expected, abs=1.0)
+
+
+def _fragment(shape: Shape, cpu: int, left: packing_tables.Ints, model: str) -> float:
+    fits = left >= shape.milli
+    runs = shape.count and fits.sum() >= shape.count and cpu >= shape.cpu
+    if runs and (not shape.models or model in shape.models):
+        return float(left[~fits].sum())
+    return float(left.sum())
+
+
+def _some_left(fleet: Fleet, data: st.DataObject) -> packing_tables.Ints:
+    parts = st.sampled_from([0, 10, 250, 333, 500, 990, 1000])
+    drawn = [[data.draw(parts) for _ in row] for row in fleet.devices]
+    return np.minimum(np.array(drawn, np.int64), fleet.devices)
+
+
+# --- choosing
+
+
+@given(demands, fleets, st.lists(st.tuples(shapes, st.integers(0, 3)), max_size=40))
+@settings(max_examples=80, deadline=None)
+def test_choices_fit_and_kept_scores_equal_fresh_ones(
+    counts: dict[Shape, float], fleet: Fleet, steps: list[tuple[Shape, int]]
+) -> None:
+    tables = packing_tables.build(Demand(counts), fleet)
+    packer = packing.Packer(fleet, tables)
+    running: list[tuple[Shape, int, list[int]]] = []
+    for shape, action in steps:
+        if action == 0 and running:
+            packer.release(*running.pop(len(running) // 2))
+        choice = packer.choose(shape)
+        scores, device = packing.score(tables, shape, packer.cpu, packer.left, fleet.model)
+        scores = np.where(packer.memory >= shape.memory, scores, packing.INFEASIBLE)
+        assert (packer.scores(shape)[0] == scores).all()
+        if choice is None:
+            assert (scores == packing.INFEASIBLE).all()
+            continue
+        node, devices = choice
+        assert node == int(np.flatnonzero(scores == scores.max())[0])
+        assert len(set(devices)) == shape.count
+        assert not shape.shared or devices == [device[node]]
+        assert (
+            not shape.models or not shape.count or fleet.models[fleet.model[node]] in shape.models
+        )
+        packer.place(shape, node, devices)
+        running.append((shape, node, devices))
+        assert packer.cpu.min() >= 0
+        assert packer.memory.min() >= 0
+        assert packer.left.min() >= 0
+    for shape, node, devices in running:
+        packer.release(shape, node, devices)
+    assert (packer.cpu == fleet.cpu).all()
+    assert (packer.left == fleet.devices).all()
+
+
+@given(demands, fleets, st.lists(shapes, max_size=20))
+@settings(max_examples=30, deadline=None)
+def test_same_arrivals_same_places(
+    counts: dict[Shape, float], fleet: Fleet, arrivals: list[Shape]
+) -> None:
+    backwards = dict(reversed(list(counts.items())))
+    first, second = (
+        packing.Packer(fleet, packing_tables.build(Demand(known), fleet))
+        for known in (counts, backwards)
+    )
+    for shape in arrivals:
+        choice = first.choose(shape)
+        assert choice == second.choose(shape)
+        if choice is not None:
+            first.place(shape, *choice)
+            second.place(shape, *choice)
+
+
+def test_share_goes_where_it_fills_a_device() -> None:
+    fleet = Fleet.of([(64_000, 0, 4, "A")])
+    demand = Demand({share(650): 1.0, share(320): 1.0, share(500): 1.0})
+    packer = packing.Packer(fleet, packing_tables.build(demand, fleet))
+    packer.place(share(500), 0, [1])
+    packer.place(share(650), 0, [2])
+    assert packer.choose(share(320)) == (0, [2])
+    assert packer.choose(share(500)) == (0, [1])
+
+
+def test_whole_devices_are_taken_lowest_first() -> None:
+    fleet = Fleet.of([(64_000, 0, 4, "A")])
+    packer = packing.Packer(fleet, packing_tables.build(Demand({whole(2): 1.0}), fleet))
+    packer.place(whole(1), 0, [1])
+    assert packer.choose(whole(2)) == (0, [0, 2])
+    assert packer.choose(whole(4)) is None
+
+
+def test_cpu_only_member_leaves_devices_their_cpu() -> None:
+    fleet = Fleet.of([(16_000, 0, 8, "A"), (64_000, 0, 8, "A")])
+    demand = Demand({whole(1, cpu=2000): 3.0, Shape(cpu=16_000): 1.0})
+    packer = packing.Packer(fleet, packing_tables.build(demand, fleet))
+    assert packer.choose(Shape(cpu=16_000)) == (1, [])
+
+
+# --- learning
+
+
+def test_learner_makes_tables_ever_more_seldom() -> None:
+    fleet = Fleet.of([(64_000, 0, 4, "A")])
+    learner = packing_tables.Learner(fleet, half_life=None)
+    made = [n for n in range(1, 2001) if learner.observe(share(500 if n % 2 else 300))]
+    gaps = np.diff(made)
+    assert made[0] == 16
+    assert (np.diff(gaps) >= 0).all()
+    assert gaps[-1] >= 2000 / 8
+
+
+def test_learner_ends_where_known_demand_begins() -> None:
+    fleet = Fleet.of([(64_000, 0, 4, "A"), (32_000, 0, 2, "B")])
+    arrivals = [share(650), share(320), whole(2), Shape(cpu=3000)] * 50
+    learner = packing_tables.Learner(fleet, half_life=None)
+    for shape in arrivals:
+        learner.observe(shape)
+    learner.refit(fleet)
+    known = packing_tables.build(Demand(dict.fromkeys(arrivals, 1.0)), fleet)
+    assert (learner.tables.device == known.device).all()
+    assert (learner.tables.stranded == known.stranded).all()
+
+
+def test_old_demand_fades() -> None:
+    demand = Demand(half_life=10)
+    for _ in range(1000):
+        demand.observe(share(500))
+    for _ in range(20):
+        demand.observe(share(300))
+    ((first, now), (second, before)) = demand.heaviest(2)
+    assert (first, second) == (share(300), share(500))
+    assert now / before == pytest.approx(3.0, rel=0.01)
+
+
+def test_what_is_long_gone_is_forgotten() -> None:
+    demand = Demand(half_life=1)
+    demand.observe(share(500))
+    for _ in range(100):
+        demand.observe(share(300))
+    assert list(demand.counts) == [share(300)]
+
+
+def test_tables_say_which_fleet_they_suit() -> None:
+    fleet = Fleet.of([(64_000, 0, 4, "A"), (64_000, 0, 4, "B")])
+    tables = packing_tables.build(Demand({whole(1): 1.0}), fleet)
+    assert tables.suits(fleet)
+    assert tables.suits(Fleet.of([(8_000, 0, 4, "A"), (8_000, 0, 2, "B")]))
+    assert not tables.suits(Fleet.of([(64_000, 0, 4, "A")]))
+    assert not tables.suits(Fleet.of([(64_000, 0, 8, "A"), (64_000, 0, 4, "B")]))
+    assert not tables.suits(Fleet.of([(96_000, 0, 4, "A"), (64_000, 0, 4, "B")]))
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"cpu": -1}, "negative"),
+        ({"cpu": 1, "count": 1, "milli": 0}, "1 to 1000"),
+        ({"cpu": 1, "count": 1, "milli": 1001}, "1 to 1000"),
+        ({"cpu": 1, "count": 2, "milli": 500}, "a share is of one"),
+    ],
+)
+def test_impossible_shape_is_refused(fields: dict[str, int], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Shape(**fields)
