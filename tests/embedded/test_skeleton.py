@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import sys
 import time
@@ -24,6 +25,7 @@ from tests.harness.processes import Process
 RUNS = "/apis/windlass.dev/v1alpha1/namespaces/default/runs"
 PODS = "/api/v1/namespaces/default/pods"
 PATIENCE = 60.0
+SEEDS = range(40 if os.environ.get("WINDLASS_SOAK") else 2)
 
 WAIT_FOR_GO = (
     "echo started; echo once >> {here}/starts; while [ ! -e {here}/go ]; do sleep 0.02; done"
@@ -276,6 +278,29 @@ def test_a_followed_log_ends_with_the_job(engine: Engine) -> None:
     until(lambda: engine.text(path) == "started\n", "the first line")
     (engine.here / "go").touch()
     assert engine.text(path, follow="true") == "started\ndone\n"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", SEEDS)
+def test_under_kills_of_agent_and_server_every_job_runs_exactly_once(
+    engine: Engine, seed: int
+) -> None:
+    """kill -9 at random moments while runs are submitted, placed, started and ending."""
+    rng = random.Random(seed)
+    names = [f"job-{number}" for number in range(10)]
+    for name in names:
+        engine.submit(name, f"echo x >> {{here}}/ran-{name}; sleep {rng.uniform(0, 0.5):.2f}")
+        if rng.random() < 0.6:
+            time.sleep(rng.uniform(0, 0.4))
+            if rng.random() < 0.7:
+                engine.agent.kill()
+                engine.restart_agent()
+            else:
+                engine.server.restart(hard=True)
+    for name in names:
+        engine.wait_phase(name, "Succeeded")
+    ran = {name: (engine.here / f"ran-{name}").read_text() for name in names}
+    assert ran == dict.fromkeys(names, "x\n")
 
 
 def _runs(pid: int) -> bool:
