@@ -140,6 +140,30 @@ def test_following_starts_before_the_job_and_ends_with_it(engine: Engine, tmp_pa
     assert follower.returncode == 0, err
 
 
+def test_following_survives_a_killed_server_without_losing_or_doubling_a_line(
+    engine: Engine, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    script = (
+        "i=0; while [ $i -lt 500 ]; do i=$((i+1)); echo line $i; done; "
+        f"while [ ! -e {gate} ]; do sleep 0.05; done; echo the end"
+    )
+    engine("submit", "--name", "cut", "--", "sh", "-c", script)
+    follower = engine.start("logs", "-f", "cut")
+    assert follower.stdout is not None
+    before = [follower.stdout.readline() for _ in range(500)]
+    server = engine.folder.server()
+    assert server is not None
+    os.kill(server.pid, signal.SIGKILL)
+    eventually(lambda: _came_back(engine, "server", server.pid))
+    eventually(lambda: engine("status", "-q").code == exits.OK)
+    gate.touch()
+    rest, err = follower.communicate(timeout=90)
+    assert before == [f"line {i}\n" for i in range(1, 501)]
+    assert rest == "the end\n"
+    assert follower.returncode == 0, err
+
+
 def test_a_job_that_waits_says_why_with_amounts(engine: Engine) -> None:
     engine("submit", "--name", "huge", "--cpus", "4000", "--", "true")
     eventually(lambda: bool(engine.run_status("huge").get("reason")))

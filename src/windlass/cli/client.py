@@ -7,14 +7,19 @@ names, else what `store.connect` finds (KUBECONFIG, ~/.windlass, ~/.kube/config,
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
+import logging
 import urllib.parse
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar
+
+import click
 
 from windlass.cli import base, exits
 from windlass.cli import state as states
+from windlass.cli.output import Output
 from windlass.kinds.meta import Object
 from windlass.store import connect, errors
 from windlass.store.kubernetes.access import KubeconfigError
@@ -64,7 +69,8 @@ class Session:
 
 def call(target: base.Target, work: Callable[[Session], Awaitable[T]]) -> T:
     """Runs `work` with a session; store errors leave as `CliError`."""
-    return asyncio.run(_with_session(target, work))
+    with _troubles_told():
+        return asyncio.run(_with_session(target, work))
 
 
 def path_of(kind: type[Object], namespace: str, name: str = "") -> str:
@@ -79,12 +85,35 @@ def fault(problem: errors.ApiError, store: KubernetesStore | None = None) -> exi
     code = next((code for cls, code in _CODES if isinstance(problem, cls)), exits.FAILED)
     if isinstance(problem, errors.Invalid) and problem.causes:
         listed = "\n".join(f"{cause.field}: {cause.message}" for cause in problem.causes)
-        return exits.CliError(_sentence(problem.message.partition(": ")[0]), listed, code)
+        return exits.CliError(exits.sentence(problem.message.partition(": ")[0]), listed, code)
     # Messages of the connection carry their remedy behind a semicolon.
     message, _, remedy = problem.message.partition("; ")
     return exits.CliError(
-        _sentence(message), _sentence(remedy) if remedy else _remedy(problem, store), code
+        exits.sentence(message), exits.sentence(remedy) if remedy else _remedy(problem, store), code
     )
+
+
+@contextlib.contextmanager
+def _troubles_told() -> Iterator[None]:
+    """What the store logs as a warning (a lost connection) is a hint for people, else silent."""
+    context = click.get_current_context(silent=True)
+    handler = _Hints(context.find_object(Output) if context else None)
+    logger = logging.getLogger("windlass")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+class _Hints(logging.Handler):
+    def __init__(self, out: Output | None) -> None:
+        super().__init__(logging.WARNING)
+        self._out = out
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._out is not None:
+            self._out.hint(record.getMessage())
 
 
 async def _with_session(target: base.Target, work: Callable[[Session], Awaitable[T]]) -> T:
@@ -127,12 +156,3 @@ def _remedy(problem: errors.ApiError, store: KubernetesStore | None) -> str:
         kind = str(problem.details.get("kind") or "").partition(".")[0]
         return f"See what there is: windlass get {kind} -A" if kind else ""
     return ""
-
-
-def _sentence(text: str) -> str:
-    text = text.strip()
-    if not text:
-        return text
-    if text.split()[0].isalpha():  # the name of a thing stays as it is
-        text = text[0].upper() + text[1:]
-    return text + ("" if text.endswith((".", "!", "?")) else ".")

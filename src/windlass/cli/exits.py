@@ -39,6 +39,16 @@ MEANINGS: dict[int, str] = {
 }
 
 
+def sentence(text: str) -> str:
+    """Text of others as a sentence of ours; the name of a thing at its head stays as it is."""
+    text = text.strip()
+    if not text:
+        return text
+    if text.split()[0].isalpha():
+        text = text[0].upper() + text[1:]
+    return text if text.endswith((".", "?", "!")) else text + "."
+
+
 class CliError(Exception):
     """One sentence on what happened, and what to do next."""
 

@@ -104,10 +104,10 @@ def _dispatch(argv: Sequence[str], out: Output) -> int:
         out.raw(problem.format_message())
         return exits.USAGE
     except click.UsageError as problem:
-        out.error(_sentence(problem.format_message()), _usage_remedy(problem), exits.USAGE)
+        out.error(exits.sentence(problem.format_message()), _usage_remedy(problem), exits.USAGE)
         return exits.USAGE
     except click.ClickException as problem:
-        out.error(_sentence(problem.format_message()), "", exits.FAILED)
+        out.error(exits.sentence(problem.format_message()), "", exits.FAILED)
         return exits.FAILED
     except exits.CliError as problem:
         if _debugging():
@@ -139,11 +139,6 @@ def _before_dashes(argv: Sequence[str]) -> Sequence[str]:
 def _usage_remedy(problem: click.UsageError) -> str:
     path = problem.ctx.command_path if problem.ctx else "windlass"
     return f"See `{path} --help`."
-
-
-def _sentence(text: str) -> str:
-    text = text.strip()
-    return text if text.endswith((".", "?", "!")) else text + "."
 
 
 def _debugging() -> bool:

@@ -25,7 +25,7 @@ class Process:
     version: str = ""
 
     def alive(self) -> bool:
-        return self.pid > 0 and start_time(self.pid) == self.start_time
+        return self.start_time > 0 and start_time(self.pid) == self.start_time
 
     def terminate(self) -> None:
         """Asks it to stop, through a handle that cannot mean another process by now."""

@@ -64,6 +64,7 @@ def _engine(folder: states.StateFolder) -> dict[str, Any]:
 async def _cluster(session: client.Session) -> dict[str, Any]:
     """What the API tells: nodes and runs."""
     from windlass.kinds import kubernetes, run
+    from windlass.sdk import nodes as nodes_of
 
     nodes = (await session.store.list(kubernetes.Node)).items
     runs = (await session.store.list(run.Run)).items
@@ -73,9 +74,7 @@ async def _cluster(session: client.Session) -> dict[str, Any]:
         "nodes": [
             {
                 "name": node.name,
-                "ready": any(
-                    c.type == "Ready" and c.status == "True" for c in node.status.conditions or []
-                ),
+                "ready": nodes_of.is_ready(node),
                 "allocatable": node.status.allocatable or {},
             }
             for node in nodes

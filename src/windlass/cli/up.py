@@ -134,6 +134,7 @@ async def _wait_for_node(
 ) -> list[str]:
     """Names of the ready nodes, as soon as there is one."""
     from windlass.kinds import kubernetes
+    from windlass.sdk import nodes
     from windlass.store import connect, errors
 
     store = connect.open_store(str(folder.kubeconfig))
@@ -143,17 +144,12 @@ async def _wait_for_node(
                 found = (await store.list(kubernetes.Node)).items
             except errors.Unavailable:
                 found = []
-            if ready := [node.name for node in found if _is_ready(node)]:
+            if ready := [node.name for node in found if nodes.is_ready(node)]:
                 return ready
             _check_alive(folder, supervisor, "agent", deadline)
             await asyncio.sleep(_POLL)
     finally:
         await store.close()
-
-
-def _is_ready(node: object) -> bool:
-    conditions = getattr(getattr(node, "status", None), "conditions", None) or []
-    return any(c.type == "Ready" and c.status == "True" for c in conditions)
 
 
 def _check_alive(
@@ -280,10 +276,13 @@ def _interrupt(_number: int, _frame: object) -> None:
 
 def _stop(supervisor: subprocess.Popen[bytes]) -> None:
     """Ends what this command started; a second Ctrl-C does not cut it short."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if supervisor.poll() is None:
-        supervisor.terminate()
-        supervisor.wait()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        if supervisor.poll() is None:
+            supervisor.terminate()
+            supervisor.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _tail(log: Path) -> str:

@@ -116,10 +116,14 @@ def test_a_process_is_known_by_pid_and_start_time() -> None:
     own = states.Process(os.getpid(), states.start_time(os.getpid()))
     assert own.alive()
     assert not states.Process(os.getpid(), own.start_time + 1).alive()
-    ended = subprocess.Popen(["true"])
-    began = states.start_time(ended.pid)
+    ended = subprocess.Popen(["sleep", "600"])
+    known = states.Process(ended.pid, states.start_time(ended.pid))
+    assert known.alive()
+    known.terminate()
     ended.wait()
-    assert not states.Process(ended.pid, began).alive()
+    assert not known.alive()
+    known.terminate()
+    assert not states.Process(ended.pid, 0).alive()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": "x"}', '{"pid": 1}'])
