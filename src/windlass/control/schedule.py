@@ -18,21 +18,11 @@ from collections.abc import Iterator
 
 import cronsim
 
-from windlass.kinds import cronrun, duration
+from windlass.kinds import cronrun, duration, rules
 
 UTC = datetime.UTC
 COUNT_LIMIT = 100
 """Missed starts are counted up to here: every minute, after a year away, were half a million."""
-
-_NAMED = {
-    "@hourly": "0 * * * *",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@weekly": "0 0 * * 0",
-    "@monthly": "0 0 1 * *",
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-}
 
 
 class ScheduleError(ValueError):
@@ -72,7 +62,7 @@ class Starts:
     """The instants (UTC) of a schedule in a time zone."""
 
     def __init__(self, schedule: str, time_zone: str) -> None:
-        self._expression = _NAMED.get(schedule, schedule)
+        self._expression = rules.NAMED_SCHEDULES.get(schedule, schedule)
         try:
             self._zone = zoneinfo.ZoneInfo(time_zone)
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:

@@ -253,8 +253,10 @@ def _base64_values(value: Json, field: str) -> list[Problem]:
 
 
 def _data_size(value: Json) -> list[Problem]:
-    maps = [value.get(field) or {} for field in ("data", "binaryData")]
-    if sum(len(text) for values in maps for text in values.values()) > _MAX_DATA * 4 // 3:
+    plain, encoded = value.get("data") or {}, value.get("binaryData") or {}
+    size = sum(len(text.encode()) for text in plain.values())
+    size += sum(len(text) * 3 // 4 for text in encoded.values())
+    if size > _MAX_DATA:
         return [problems.too_long("data", "", _MAX_DATA)]
     return []
 

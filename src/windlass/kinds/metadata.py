@@ -5,6 +5,7 @@ The sentences are those of Kubernetes, so that the same mistake reads the same o
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any, Final
 
@@ -38,6 +39,13 @@ def check(resource: Resource, value: Json) -> list[Problem]:
         found.append(problems.required("metadata.name", "name or generateName is required"))
     elif isinstance(name, str):
         found += name_problems(resource.kind, name, "metadata.name")
+    prefix = meta.get("generateName")
+    if isinstance(prefix, str) and prefix:
+        # A letter takes the place of what will be added, so that a trailing '-' is no mistake.
+        found += [
+            dataclasses.replace(problem, value=prefix)
+            for problem in name_problems(resource.kind, prefix[:58] + "x", "metadata.generateName")
+        ]
     if resource.namespaced and meta.get("namespace"):
         found += _check_form(
             "metadata.namespace", meta["namespace"], _LABEL_RE, 63, _label_sentence()

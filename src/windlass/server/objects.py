@@ -95,7 +95,6 @@ class Objects:
     async def _watch(self, call: Call) -> web.StreamResponse:
         target = call.target
         query = queries.watching(call.query, target.name)
-        seconds = queries.integer(call.query, "timeoutSeconds")
         batches = self._api.watch(target.resource, target.namespace, query)
         if call.form.encoding != "json":
             raise errors.NotAcceptable("a watch is served as application/json only")
@@ -103,7 +102,7 @@ class Objects:
         self._metrics.watching(target.resource.key, 1)
         try:
             return await self._streams.serve(
-                call.request, lines, "application/json", seconds=seconds or None
+                call.request, lines, "application/json", seconds=query.timeout_seconds
             )
         finally:
             self._metrics.watching(target.resource.key, -1)

@@ -71,6 +71,7 @@ def watching(query: Query, name: str = "") -> WatchQuery:
         resource_version=query.get("resourceVersion", ""),
         bookmarks=flag(query, "allowWatchBookmarks"),
         initial_events=flag(query, "sendInitialEvents"),
+        timeout_seconds=integer(query, "timeoutSeconds") or None,
     )
 
 

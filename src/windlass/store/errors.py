@@ -44,7 +44,7 @@ class ApiError(Exception):
         self.status_code = code if code is not None else self.code
 
     def to_status(self) -> dict[str, Any]:
-        details = dict(self.details)
+        details = {key: value for key, value in self.details.items() if value}
         if self.causes:
             details["causes"] = [
                 {"reason": c.reason, "message": c.message, "field": c.field} for c in self.causes

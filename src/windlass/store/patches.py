@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from windlass.kinds import mergekeys
 from windlass.store import bounds, errors
 
 MAX_OPERATIONS = 10_000
@@ -190,30 +191,6 @@ def _refused(operation: dict[str, Any], why: str) -> errors.Invalid:
 
 # --- strategic merge-patch ----------------------------------------------------------------------
 
-_LIST_KEYS: dict[str, str] = {
-    "containers": "name",
-    "initContainers": "name",
-    "ephemeralContainers": "name",
-    "volumes": "name",
-    "env": "name",
-    "volumeMounts": "mountPath",
-    "volumeDevices": "devicePath",
-    "ports": "containerPort",
-    "imagePullSecrets": "name",
-    "hostAliases": "ip",
-    "topologySpreadConstraints": "topologyKey",
-    "resourceClaims": "name",
-    "schedulingGates": "name",
-    "conditions": "type",
-    "addresses": "type",
-    "ownerReferences": "uid",
-    "secrets": "name",
-}
-"""Lists of the served core kinds that merge by a key of their elements; others are replaced."""
-
-_UNION_LISTS = frozenset({"finalizers", "podCIDRs"})
-_SERVICE_PORT_KEY = "port"
-
 
 def strategic(target: Any, patch: Any, field: str = "", kind: str = "") -> Any:
     """Kubernetes' strategic merge for the core kinds we serve, with its $-directives."""
@@ -252,11 +229,11 @@ def _strategic_map(target: dict[str, Any], patch: dict[str, Any], kind: str) -> 
 
 
 def _strategic_list(target: list[Any], patch: list[Any], field: str, kind: str) -> list[Any]:
-    if field in _UNION_LISTS:
+    if field in mergekeys.UNION_LISTS:
         present = {_identity(item) for item in target}
         return target + [item for item in patch if _identity(item) not in present]
-    key = _SERVICE_PORT_KEY if kind == "Service" and field == "ports" else _LIST_KEYS.get(field)
-    if key is None or not all(isinstance(item, dict) for item in patch):
+    key = mergekeys.list_key(kind, field)
+    if not key or not all(isinstance(item, dict) for item in patch):
         return patch
     if any(item.get("$patch") == "replace" and len(item) == 1 for item in patch):
         return [item for item in patch if "$patch" not in item]
@@ -305,7 +282,7 @@ def _in_order(result: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
         items = result.get(name)
         if not isinstance(items, list):
             continue
-        key = _LIST_KEYS.get(name, "")
+        key = mergekeys.LIST_KEYS.get(name, "")
 
         def identity(item: Any, key: str = key) -> Any:
             return item.get(key) if isinstance(item, dict) else item

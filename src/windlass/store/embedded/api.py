@@ -227,6 +227,8 @@ class Api:
             marked = rules.marked_for_deletion(resource, old, options, now)
             if marked is None:
                 return _remove(transaction, key, old, previous), True
+            if marked == old:
+                return previous, False
             return _put(transaction, key, marked, previous), False
 
         return await self._write(request, options.dry_run)

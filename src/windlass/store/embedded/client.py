@@ -73,8 +73,9 @@ class EmbeddedStore:
         timeout_seconds: int | None = None,
     ) -> AsyncIterator[WatchEvent[T]]:
         query = WatchQuery(
-            label_selector, field_selector, resource_version, bookmarks, initial_events
-        )
+            label_selector, field_selector, resource_version, bookmarks, initial_events,
+            timeout_seconds,
+        )  # fmt: skip
         batches = aiter(self._api.watch(kind.resource, namespace, query))
         clock = asyncio.get_running_loop().time
         end = None if timeout_seconds is None else clock() + timeout_seconds

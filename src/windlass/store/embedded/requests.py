@@ -31,6 +31,8 @@ class WatchQuery:
     resource_version: str = ""
     bookmarks: bool = False
     initial_events: bool = False
+    timeout_seconds: int | None = None
+    """When the caller will end the watch; a bookmark comes shortly before."""
 
 
 @dataclasses.dataclass(slots=True)

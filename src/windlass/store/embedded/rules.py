@@ -11,8 +11,10 @@ import secrets
 import uuid
 from typing import Any
 
+import msgspec
+
 from windlass.kinds import validation
-from windlass.kinds.meta import Object
+from windlass.kinds.meta import Object, ObjectMeta
 from windlass.kinds.resources import Resource
 from windlass.store import errors
 from windlass.store.embedded.requests import DeleteOptions, Json, WriteOptions
@@ -25,6 +27,9 @@ LONGEST_GRACE = 1 << 31
 _NAME_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _KEPT_METADATA = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
 _SERVER_METADATA = (*_KEPT_METADATA, "generation", "resourceVersion", "managedFields", "selfLink")
+_KNOWN_METADATA = frozenset(
+    {field.encode_name for field in msgspec.structs.fields(ObjectMeta)} | set(_SERVER_METADATA)
+)
 _CONDITIONAL_ONLY = frozenset({"leases.coordination.k8s.io"})
 """Core kinds whose replace must name the resourceVersion; our own kinds must too."""
 
@@ -67,7 +72,10 @@ def _checked_metadata(resource: Resource, metadata: Any, namespace: str) -> Json
     for field in ("name", "generateName", "namespace", "uid", "resourceVersion"):
         if not isinstance(metadata.get(field, ""), str | None):
             raise errors.BadRequest(f"metadata.{field} must be a string")
-    given: Json = {key: value for key, value in metadata.items() if value is not None}
+    # Like a typed object that is read and written: unknown and empty fields do not survive.
+    given: Json = {
+        key: value for key, value in metadata.items() if value and key in _KNOWN_METADATA
+    }
     named = given.pop("namespace", "")
     if resource.namespaced and named and named != namespace:
         raise errors.BadRequest(

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 BOOKMARK_SECONDS = 30.0
 HISTORY_SLICE = 500
+INITIAL_SLICE = 500
+PART_BYTES = 256 << 10
 _NAMES = {ADDED: "ADDED", MODIFIED: "MODIFIED", DELETED: "DELETED"}
 
 
@@ -33,14 +35,17 @@ async def watch(
     refuse_future(start, api.engine)
     cursor = start
     if start == 0 or query.initial_events:
-        listing = ListQuery(query.label_selector, query.field_selector)
-        found = await api.list(resource, namespace, listing)
-        cursor = found.resource_version
-        yield [RawEvent("ADDED", data) for data in found.items]
+        token, first = "", True
+        while first or token:  # in slices: what a slow reader has not taken is not in memory
+            page = ListQuery(query.label_selector, query.field_selector, INITIAL_SLICE, token)
+            found = await api.list(resource, namespace, page)
+            cursor, token, first = found.resource_version, found.continue_token, False
+            yield [RawEvent("ADDED", data) for data in found.items]
         if query.initial_events and query.bookmarks:
             yield [bookmark(resource, cursor, initial_end=True)]
     elif start < api.engine.compacted:
         raise errors.Gone(f"too old resource version: {start} ({api.engine.compacted})")
+    patience = _bookmark_after(query.timeout_seconds)
     quiet = False
     while not api.hub.closed:
         latest = api.hub.latest  # read before history: what was published by now is on disk
@@ -48,6 +53,7 @@ async def watch(
         if changes is None:
             changes = await api.engine.history(resource.key, cursor, HISTORY_SLICE)
         if changes:
+            changes = _first_part(changes)
             cursor = changes[-1].rv
             if events := _selected(changes, namespace, selector):
                 yield events
@@ -55,7 +61,24 @@ async def watch(
         cursor = max(cursor, latest)
         if quiet and query.bookmarks:
             yield [bookmark(resource, cursor)]
-        quiet = not await api.hub.wait(resource.key, cursor, BOOKMARK_SECONDS)
+        quiet = not await api.hub.wait(resource.key, cursor, patience)
+
+
+def _bookmark_after(timeout_seconds: int | None) -> float:
+    """Often enough, and once more shortly before the watch ends, so that it resumes from there."""
+    if not timeout_seconds:
+        return BOOKMARK_SECONDS
+    return min(BOOKMARK_SECONDS, max(timeout_seconds - 2.0, timeout_seconds / 2))
+
+
+def _first_part(changes: list[Change]) -> list[Change]:
+    """As much as is sent at once: many readers that stopped reading each hold one part."""
+    size = 0
+    for count, change in enumerate(changes):
+        size += len(change.data)
+        if size > PART_BYTES and count:
+            return changes[:count]
+    return changes
 
 
 def parse_version(text: str) -> int:
@@ -103,5 +126,12 @@ def _seen_through(change: Change, selector: selectors.Selector) -> RawEvent | No
     if after:
         return RawEvent("ADDED", change.data)
     if before:
-        return RawEvent("DELETED", change.data)
+        # Its last state that this reader may see, with the version at which it went.
+        return RawEvent("DELETED", _restamped(change.previous or change.data, change.rv))
     return None
+
+
+def _restamped(data: bytes, rv: int) -> bytes:
+    value = msgspec.json.decode(data)
+    value["metadata"]["resourceVersion"] = str(rv)
+    return msgspec.json.encode(value)
