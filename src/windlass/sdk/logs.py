@@ -19,8 +19,9 @@ from windlass.store import errors
 from windlass.store.client import Store
 
 _RETRY = 0.3
-_LAST_WORDS = 5.0
-"""How long streams may go on after the run has ended: what was printed is nearly all there."""
+_LAST_WORDS = 30.0
+"""How long readers may go on after the run has ended. They end with the log; only a node that
+cannot be reached makes them wait."""
 
 
 class LogStore(Store, Protocol):
@@ -176,12 +177,16 @@ async def _read_to_end(store: LogStore, choice: Choice, pod: kubernetes.Pod, sin
             await _copy(store, pod, sink, cursor, follow=True)
         except errors.NotFound:
             return
-        except (errors.BadRequest, errors.Unavailable):
-            # Not started yet, or the server is away for a moment.
-            await asyncio.sleep(_RETRY)
-            continue
-        if await _ended(store, pod):
-            return
+        except errors.Unavailable:
+            # The server or the node is away for a moment; the log is not.
+            pass
+        except errors.BadRequest:
+            # Not started yet; and if it has ended, it never will.
+            if await _ended(store, pod):
+                return
+        else:
+            if await _ended(store, pod):
+                return
         await asyncio.sleep(_RETRY)
 
 
@@ -190,6 +195,8 @@ async def _ended(store: LogStore, pod: kubernetes.Pod) -> bool:
         current = await store.get(kubernetes.Pod, pod.name, pod.namespace)
     except errors.NotFound:
         return True
+    except errors.Unavailable:
+        return False
     return current.uid != pod.uid or current.status.phase in ("Succeeded", "Failed")
 
 
