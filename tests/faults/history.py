@@ -183,12 +183,13 @@ def _misled(rows: list[Row], watched: Watched) -> Iterator[str]:
 
 
 def _as_seen(row: Row, selector: str) -> tuple[str, int, str, str] | None:
-    before = row.previous is not None and _selected(row.previous, selector)
+    before = row.previous if row.previous and _selected(row.previous, selector) else None
     after = row.event != DELETED and _selected(row, selector)
-    if not before and not after:
-        return None
-    word = "MODIFIED" if before and after else "ADDED" if after else "DELETED"
-    return word, row.version, row.name, row.mark
+    if after:
+        return "MODIFIED" if before else "ADDED", row.version, row.name, row.mark
+    if before:  # gone from where the watcher looks: told with the last state it could see
+        return "DELETED", row.version, row.name, before.mark
+    return None
 
 
 def _selected(row: Row, selector: str) -> bool:

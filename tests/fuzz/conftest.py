@@ -4,36 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sqlite3
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from tests.faults.driver import Door
 from tests.fuzz import samples
 from tests.fuzz.wire import Wire, judge
 from tests.harness.embedded import EmbeddedServer
 from tests.harness.rest import eventually
-
-SOAK = os.environ.get("WINDLASS_SOAK") == "1"
-
-settings.register_profile(
-    "fuzz",
-    max_examples=3000 if SOAK else 120,
-    deadline=None,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-
-
-@pytest.fixture(autouse=True, scope="package")
-def fuzz_profile() -> Iterator[None]:
-    before = settings.get_current_profile_name()
-    settings.load_profile("fuzz")
-    yield
-    settings.load_profile(before)
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,19 @@ import json
 import urllib.parse
 from typing import Any
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from tests.faults.seeds import SOAK
 from tests.fuzz import samples
+
+FUZZ = settings(
+    max_examples=3000 if SOAK else 100,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+"""How every fuzz test runs."""
 
 ODD_TEXT = [
     "", " ", "\x00", "a\x00b", "\n", "a\n", "\u2028", "\ufeff", "é", "e\u0301", "\U0001f600",

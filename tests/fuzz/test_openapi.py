@@ -14,7 +14,7 @@ import yaml
 from hypothesis import HealthCheck, Phase, given
 
 from tests.faults.driver import Door
-from tests.fuzz.conftest import SOAK
+from tests.faults.seeds import SOAK
 from tests.fuzz.wire import ANSWER_SECONDS, Answer, Wire, judge
 from tests.harness.embedded import EmbeddedServer
 

@@ -49,6 +49,7 @@ def test_every_sample_is_valid(wire: Wire, resource: Resource) -> None:
     drop(wire, resource, "fuzz-sample")
 
 
+@strategies.FUZZ
 @given(resource=strategies.resources, name=strategies.names, data=st.data())
 def test_creating_a_bent_object(
     wire: Wire, resource: Resource, name: str, data: st.DataObject
@@ -59,6 +60,7 @@ def test_creating_a_bent_object(
     drop(wire, resource, name)
 
 
+@strategies.FUZZ
 @given(resource=strategies.resources, name=strategies.names, data=st.data())
 def test_replacing_by_a_bent_object(
     wire: Wire, resource: Resource, name: str, data: st.DataObject
@@ -70,6 +72,7 @@ def test_replacing_by_a_bent_object(
 
 
 @pytest.mark.parametrize("kind", ["merge", "strategic", "json"])
+@strategies.FUZZ
 @given(resource=strategies.resources, name=strategies.names, data=st.data())
 def test_patching(
     wire: Wire, kind: str, resource: Resource, name: str, data: st.DataObject
@@ -88,6 +91,7 @@ def test_patching(
     judge(wire.request(b"PATCH", place, strategies.encoded(patch), headers))
 
 
+@strategies.FUZZ
 @given(
     resource=strategies.resources, name=strategies.names, options=strategies.values, data=st.data()
 )
@@ -103,6 +107,7 @@ def test_deleting_with_any_options(
     judge(wire.request(b"DELETE", target(resource, name), strategies.encoded(body)))
 
 
+@strategies.FUZZ
 @given(name=strategies.names, verb=st.sampled_from(["binding", "eviction"]), data=st.data())
 def test_acting_on_pods(wire: Wire, name: str, verb: str, data: st.DataObject) -> None:
     pods = next(resource for resource in samples.RESOURCES if resource.key == "pods")
@@ -116,6 +121,7 @@ def test_acting_on_pods(wire: Wire, name: str, verb: str, data: st.DataObject) -
     judge(wire.request(b"POST", target(pods, name, verb), strategies.encoded(body)))
 
 
+@strategies.FUZZ
 @given(
     resource=strategies.resources,
     query=strategies.queries,
@@ -130,11 +136,13 @@ def test_any_query(wire: Wire, resource: Resource, query: bytes, method: bytes, 
     judge(wire.request(method, place + b"?" + query, b"{}", MERGE, stream=stream))
 
 
+@strategies.FUZZ
 @given(method=strategies.methods, path=strategies.paths, body=strategies.values)
 def test_any_path(wire: Wire, method: bytes, path: bytes, body: Any) -> None:
     judge(wire.request(method, path, strategies.encoded(body)))
 
 
+@strategies.FUZZ
 @given(
     resource=strategies.resources,
     method=st.sampled_from([b"GET", b"POST", b"PATCH"]),
@@ -151,6 +159,7 @@ def test_any_header(
     assert answer.status < 500, answer.summary
 
 
+@strategies.FUZZ
 @given(resource=strategies.resources, data=st.data())
 def test_any_body(wire: Wire, resource: Resource, data: st.DataObject) -> None:
     """Bytes that are not JSON, or JSON that no encoder would write."""
@@ -176,6 +185,7 @@ def test_any_body(wire: Wire, resource: Resource, data: st.DataObject) -> None:
     drop(wire, resource, "fuzz-e")
 
 
+@strategies.FUZZ
 @given(noise=st.binary(max_size=120))
 def test_any_protobuf(wire: Wire, noise: bytes) -> None:
     headers = {b"Content-Type": b"application/vnd.kubernetes.protobuf"}
@@ -183,6 +193,7 @@ def test_any_protobuf(wire: Wire, noise: bytes) -> None:
     judge(wire.request(b"DELETE", place, b"k8s\x00" + noise, headers))
 
 
+@strategies.FUZZ
 @given(body=st.binary(min_size=40, max_size=200), cut=st.integers(1, 60))
 def test_bodies_that_break_off(wire: Wire, body: bytes, cut: int) -> None:
     """A compressed body that breaks off is refused and leaves nothing behind; where only its

@@ -1,0 +1,79 @@
+"""Many objects and watchers, one of which never reads: the others and the memory do not care."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bench import load as bench_load
+from tests.faults.seeds import SOAK
+from tests.harness.embedded import EmbeddedServer
+
+OBJECTS = 50_000 if SOAK else 400
+WATCHERS = 200 if SOAK else 10
+CHANGES = 6000 if SOAK else 4000
+SIZE = 10_000
+MIB = 1 << 20
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800 if SOAK else 240)]
+
+
+@pytest.fixture
+async def load(tmp_path: Path) -> AsyncIterator[bench_load.Load]:
+    with EmbeddedServer.start(tmp_path / "state") as server:
+        async with bench_load.session() as session:
+            yield bench_load.Load(server, session)
+
+
+async def test_a_stuck_watcher_neither_delays_the_others_nor_grows_the_server(
+    load: bench_load.Load,
+) -> None:
+    await load.create(OBJECTS, 600)
+    await load.change(2500, OBJECTS, SIZE, "warm")  # what is kept of recent changes is full now
+    version = await load.version()
+    before = load.rss()
+    stuck = await load.watch(version)
+    following = [await load.watch(version) for _ in range(WATCHERS)]
+    told = [asyncio.create_task(bench_load.marks(response, CHANGES)) for response in following]
+    await load.change(CHANGES, OBJECTS, SIZE, "mark")
+
+    sequences = await asyncio.gather(*told)
+    assert sorted(sequences[0]) == sorted(f"mark-{i}" for i in range(CHANGES))
+    assert all(sequence == sequences[0] for sequence in sequences)
+    grown = load.rss() - before
+    allowed = 24 * MIB + (WATCHERS + 1) * MIB
+    assert allowed / 2 < CHANGES * SIZE, "too little was sent to tell"
+    assert grown < allowed, f"{grown / MIB:.0f} MiB"
+
+    # The stuck one wakes up: it missed nothing, because what it did not read is in the store.
+    assert await bench_load.marks(stuck, CHANGES) == sequences[0]
+    for response in (stuck, *following):
+        response.close()
+
+
+async def test_many_watchers_that_ask_for_everything_and_stop_reading_cost_little(
+    load: bench_load.Load,
+) -> None:
+    """Initial events are sent in slices: a reader that stops holds one, not the whole list."""
+    objects = 3000
+    await load.create(objects, SIZE)
+    before = load.rss()
+    stuck = [await load.watch("0") for _ in range(20)]
+    for response in stuck:
+        assert (await response.content.readline()).startswith(b'{"type":"ADDED"')
+    whole = objects * SIZE
+    grown = load.rss() - before
+    assert grown < len(stuck) * whole / 3, f"{grown / MIB:.0f} MiB of {whole * 20 / MIB:.0f}"
+    for response in stuck:
+        response.close()
+
+
+async def test_reads_and_writes_go_on_while_everything_is_listed(load: bench_load.Load) -> None:
+    await load.create(2000, SIZE)
+    listing = asyncio.create_task(load.request("GET", bench_load.COLLECTION))
+    wrote, got = await asyncio.gather(load.change(200, 2000, 600, "beside"), load.read(200, 2000))
+    assert len(wrote.seconds) == len(got.seconds) == 200
+    assert len((await listing)["items"]) == 2000
