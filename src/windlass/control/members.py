@@ -37,6 +37,11 @@ def is_active(pod: kubernetes.Pod) -> bool:
     return state(pod) in ("waiting", "running")
 
 
+def has_started(pod: kubernetes.Pod) -> bool:
+    """It runs, or ran and ended well."""
+    return state(pod) in ("running", "succeeded")
+
+
 def owner_uid(pod: kubernetes.Pod) -> str:
     """The uid of the Run that owns the pod, or ""."""
     for owner in pod.metadata.owner_references or ():

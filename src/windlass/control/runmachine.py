@@ -152,20 +152,22 @@ def _queued(view: View) -> Plan:
 
 
 def _starting(view: View) -> Plan:
+    present, wanted = view.present(), view.wanted()
+    started = [key for key in wanted if key in present and members.has_started(present[key])]
+    if started and len(started) == len(wanted) and not _stop_wanted(view):
+        # Also when all have ended meanwhile: a run that succeeds has run, and its history says so.
+        return Plan(move=Move("Running", Reason.MEMBERS_RUNNING, f"{len(started)} running"))
     early = _stop_wanted(view) or _outcome(view)
     if early is not None:
         return Plan(move=early)
-    present = view.present()
     roles = {role.name: role for role in view.owner.spec.roles}
     missing = [
         members.pod_of(view.owner, roles[role], index, member)
-        for (role, index), member in sorted(view.wanted().items())
+        for (role, index), member in sorted(wanted.items())
         if (role, index) not in present
     ]
     if missing:
         return Plan(create=tuple(missing))
-    if all(members.state(pod) != "waiting" for pod in present.values()):
-        return Plan(move=Move("Running", Reason.MEMBERS_RUNNING, f"{len(present)} running"))
     limit = view.owner.spec.duration and view.owner.spec.duration.start
     return _until(view, limit or None, "did not start within spec.duration.start")
 

@@ -86,8 +86,13 @@ def test_starting_becomes_running_when_all_members_run_or_have_ended():
     owner = starting(build.role(replicas=2))
     pods = [build.pod(owner, "Running", 0), build.pod(owner, "Pending", 1)]
     assert moved(owner, *pods) is None
-    pods[1].status.phase = "Succeeded"
-    assert moved(owner, *pods) == ("Running", Reason.MEMBERS_RUNNING)
+    for phases in (("Running", "Succeeded"), ("Succeeded", "Succeeded")):
+        assert moved(owner, *both(owner, *phases)) == ("Running", Reason.MEMBERS_RUNNING)
+
+
+def test_a_member_that_fails_while_others_wait_stops_the_start():
+    owner = starting(build.role(replicas=2))
+    assert moved(owner, *both(owner, "Failed", "Pending")) == ("Stopping", Reason.CODE_FAILED)
 
 
 def test_not_starting_in_time_is_a_timeout():
