@@ -14,14 +14,15 @@ import msgspec
 from windlass.kinds.resources import Resource
 from windlass.store import errors, selectors
 from windlass.store.embedded.engine import ADDED, DELETED, MODIFIED, Change, Engine
-from windlass.store.embedded.requests import ListQuery, RawEvent, WatchQuery
+from windlass.store.embedded.requests import ListQuery, RawEvent, RawList, WatchQuery
 
 if TYPE_CHECKING:
     from windlass.store.embedded.api import Api
 
 BOOKMARK_SECONDS = 30.0
 HISTORY_SLICE = 500
-INITIAL_SLICE = 500
+FIRST_SLICE = 100
+SLICE_BYTES = 1 << 20
 PART_BYTES = 256 << 10
 _NAMES = {ADDED: "ADDED", MODIFIED: "MODIFIED", DELETED: "DELETED"}
 
@@ -35,11 +36,8 @@ async def watch(
     refuse_future(start, api.engine)
     cursor = start
     if start == 0 or query.initial_events:
-        token, first = "", True
-        while first or token:  # in slices: what a slow reader has not taken is not in memory
-            page = ListQuery(query.label_selector, query.field_selector, INITIAL_SLICE, token)
-            found = await api.list(resource, namespace, page)
-            cursor, token, first = found.resource_version, found.continue_token, False
+        async for found in _slices(api, resource, namespace, query):
+            cursor = found.resource_version
             yield [RawEvent("ADDED", data) for data in found.items]
         if query.initial_events and query.bookmarks:
             yield [bookmark(resource, cursor, initial_end=True)]
@@ -69,6 +67,22 @@ def _bookmark_after(timeout_seconds: int | None) -> float:
     if not timeout_seconds:
         return BOOKMARK_SECONDS
     return min(BOOKMARK_SECONDS, max(timeout_seconds - 2.0, timeout_seconds / 2))
+
+
+async def _slices(
+    api: Api, resource: Resource, namespace: str, query: WatchQuery
+) -> AsyncIterator[RawList]:
+    """All objects as of one revision, about SLICE_BYTES at a time: what a slow reader has not
+    taken yet is not in memory."""
+    limit, token = FIRST_SLICE, ""
+    while True:
+        page = ListQuery(query.label_selector, query.field_selector, limit, token)
+        found = await api.list(resource, namespace, page)
+        yield found
+        token = found.continue_token
+        if not token:
+            return
+        limit = max(1, min(2 * limit, SLICE_BYTES * limit // (len(found.body) + 1)))
 
 
 def _first_part(changes: list[Change]) -> list[Change]:
