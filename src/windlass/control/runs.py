@@ -138,16 +138,18 @@ def status_patch(owner: run.Run, move: runmachine.Move, now: datetime.datetime) 
         by=NAME,
     )
     history = [*(status.history or ()), step][-run.HISTORY_LENGTH :]
-    return {
+    patch = {
         "phase": move.to,
         "attempt": status.attempt + (1 if move.next_attempt else 0),
-        "reason": move.reason,
-        "message": move.message,
         "exitCode": move.exit_code,
         "observedGeneration": owner.metadata.generation,
         "history": msgspec.to_builtins(history),
         "conditions": msgspec.to_builtins(_conditions(owner, move, now)),
     }
+    if status.history:
+        # Of a new Run the scheduler may have said already why it waits; that stays.
+        patch |= {"reason": move.reason, "message": move.message}
+    return patch
 
 
 _CONDITIONS = {

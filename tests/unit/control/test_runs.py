@@ -88,6 +88,16 @@ async def test_a_run_from_submission_to_success(store):
     ]  # fmt: skip
 
 
+async def test_noting_a_new_run_keeps_what_the_scheduler_said_of_it(store):
+    await submit(store)
+    await set_status(store, {"reason": "WaitingForCapacity", "message": "needs 4 cpu"})
+    async with controlling(store) as made:
+        await made.reconcile(KEY)
+    owner = await store.get(run.Run, "job", build.NAMESPACE)
+    assert (owner.status.reason, owner.status.message) == ("WaitingForCapacity", "needs 4 cpu")
+    assert [step.to_phase for step in owner.status.history] == ["Queued"]
+
+
 async def test_creating_again_what_the_cache_does_not_show_yet_makes_no_second_pod(store):
     await submit(store)
     async with controlling(store, live=False) as made:
