@@ -25,6 +25,8 @@ class View:
     memory: list[int]
     mode: list[int]
     used: list[int]
+    serving: list[list[int]]
+    """Per request of the member, the devices that could serve it."""
 
     def take(self, j: int, grant: Grant) -> None:
         self.compute[j] -= grant.compute
@@ -39,7 +41,9 @@ class View:
             self.mode[j] = HELD if grant.form == "whole" else SHARED
 
     def copy(self) -> View:
-        return View(self.devices, self.compute[:], self.memory[:], self.mode[:], self.used[:])
+        return View(
+            self.devices, self.compute[:], self.memory[:], self.mode[:], self.used[:], self.serving
+        )
 
 
 def choose(
@@ -50,9 +54,8 @@ def choose(
     With a bundle they come from one locality domain. Without, several kinds are still put under
     one switch or NUMA node where that is possible.
     """
-    everywhere = range(len(view.devices))
     if len(requests) == 1 and not bundle:
-        return _choose_in(view, requests, everywhere)
+        return _choose_in(view, requests)
     keys: list[Callable[[Device], object]] = [lambda d: d.switch or None, lambda d: d.numa]
     if bundle == "numa":
         keys = keys[1:]
@@ -62,7 +65,7 @@ def choose(
         for domain in _tightest_first(view, key):
             if grants := _choose_in(view, requests, domain):
                 return grants
-    return None if bundle else _choose_in(view, requests, everywhere)
+    return None if bundle else _choose_in(view, requests)
 
 
 def _tightest_first(view: View, key: Callable[[Device], object]) -> list[list[int]]:
@@ -76,13 +79,13 @@ def _tightest_first(view: View, key: Callable[[Device], object]) -> list[list[in
 
 
 def _choose_in(
-    view: View, requests: tuple[DeviceRequest, ...], where: Iterable[int]
+    view: View, requests: tuple[DeviceRequest, ...], where: Iterable[int] | None = None
 ) -> tuple[Grant, ...] | None:
     scratch = view.copy() if len(requests) > 1 else view
-    places = list(where)
+    places = None if where is None else set(where)
     grants: list[Grant] = []
-    for request in requests:
-        eligible = [j for j in places if serves(scratch.devices[j], request)]
+    for request, serving in zip(requests, view.serving, strict=True):
+        eligible = serving if places is None else [j for j in serving if j in places]
         found = _CHOOSERS[request.form](scratch, request, eligible)
         if not found:
             return None

@@ -82,6 +82,8 @@ class Cycle:
         self._reserved: dict[str, int] = {}
         self._needs: dict[str, Sums] = {}
         self._most: dict[int, int] = {}
+        self.scarce: dict[int, tuple[str, int]] = {}
+        """Shape id -> what it was short of when it first did not fit; kept by `verdicts`."""
 
     # --- 1
 

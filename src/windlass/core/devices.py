@@ -34,6 +34,7 @@ class Row:
     mode: Ints
     used: Ints
     """Slots of a ratio, or the bits of occupied slices."""
+    unlocked: int
 
 
 class Bank:
@@ -50,15 +51,19 @@ class Bank:
                 self.compute[i, j] = device.compute
                 self.memory[i, j] = device.memory
         self._full = (self.compute.copy(), self.memory.copy())
+        self.unlocked: Ints = (self.compute > 0).sum(axis=1)
+        """Devices per node that nobody holds a part of."""
         layouts: dict[object, int] = {}
         self._layout = [layouts.setdefault(_anonymous(n.devices), len(layouts)) for n in nodes]
         self._eligible: dict[DeviceRequest, Mask] = {}
         self._exact: dict[tuple[int, int, bytes], int] = {}
+        self._served: dict[tuple[int, DeviceRequest], list[int]] = {}
 
     def fork(self) -> Bank:
         twin = copy.copy(self)
         twin.compute, twin.memory = self.compute.copy(), self.memory.copy()
         twin.mode, twin.used = self.mode.copy(), self.used.copy()
+        twin.unlocked = self.unlocked.copy()
         return twin
 
     # --- how many fit
@@ -138,11 +143,14 @@ class Bank:
         """Devices that could ever serve the request, whoever holds them now."""
         found = self._eligible.get(request)
         if found is None:
-            found = np.zeros(self.compute.shape, np.bool_)
+            by_layout: dict[int, list[bool]] = {}
+            rows = np.zeros(self.compute.shape, np.bool_)
             for i, owned in enumerate(self.devices):
-                for j, device in enumerate(owned):
-                    found[i, j] = choosing.serves(device, request)
-            self._eligible[request] = found
+                layout = self._layout[i]
+                if layout not in by_layout:
+                    by_layout[layout] = [choosing.serves(device, request) for device in owned]
+                rows[i, : len(owned)] = by_layout[layout]
+            found = self._eligible[request] = rows
         return found
 
     # --- the very ones
@@ -150,11 +158,6 @@ class Bank:
     @property
     def full_memory(self) -> Ints:
         return self._full[1]
-
-    @property
-    def unlocked(self) -> Ints:
-        """Devices per node that nobody holds a part of."""
-        return np.asarray(((self.mode == UNLOCKED) & (self._full[0] > 0)).sum(axis=1))
 
     def take(self, shape: Shape, node: int) -> tuple[Grant, ...] | None:
         """Grants for one member, taken; None (and nothing taken) when they do not fit."""
@@ -165,12 +168,23 @@ class Bank:
             self.memory[node].tolist(),
             self.mode[node].tolist(),
             self.used[node].tolist(),
+            [self._serving(node, request) for request in shape.requests],
         )
         grants = choosing.choose(view, shape.requests, shape.bundle)
         if grants is None:
             return None
         self.move(node, grants, -1)
         return grants
+
+    def _serving(self, node: int, request: DeviceRequest) -> list[int]:
+        """Which of a node's devices could serve a request; the same for nodes that look alike."""
+        key = (self._layout[node], request)
+        found = self._served.get(key)
+        if found is None:
+            owned = enumerate(self.devices[node])
+            found = [j for j, device in owned if choosing.serves(device, request)]
+            self._served[key] = found
+        return found
 
     def move(self, node: int, grants: Sequence[Grant], sign: int) -> None:
         """Takes (-1) or gives back (+1) what grants say."""
@@ -196,7 +210,9 @@ class Bank:
             mode = HELD if grant.form == "whole" else SHARED
         full_compute, full_memory = self._full[0][node, j], self._full[1][node, j]
         free = self.compute[node, j] == full_compute and self.memory[node, j] == full_memory
-        self.mode[node, j] = UNLOCKED if free and not self.used[node, j] else mode
+        now = UNLOCKED if free and not self.used[node, j] else mode
+        self.unlocked[node] += (now == UNLOCKED) - (int(self.mode[node, j]) == UNLOCKED)
+        self.mode[node, j] = now
 
     def is_sound(self, where: Sequence[int]) -> bool:
         """Whether no device of these nodes was given out twice."""
@@ -205,12 +221,13 @@ class Bank:
     def row(self, node: int) -> Row:
         return Row(
             self.compute[node].copy(), self.memory[node].copy(),
-            self.mode[node].copy(), self.used[node].copy(),
+            self.mode[node].copy(), self.used[node].copy(), int(self.unlocked[node]),
         )  # fmt: skip
 
     def restore(self, node: int, row: Row) -> None:
         self.compute[node], self.memory[node] = row.compute, row.memory
         self.mode[node], self.used[node] = row.mode, row.used
+        self.unlocked[node] = row.unlocked
 
     def totals(self, usable: Mask) -> dict[str, int]:
         """Thousandths of devices by kind and by kind/model, healthy ones on usable nodes."""

@@ -49,6 +49,8 @@ class Tree:
         self.guarantee = self._fitting_guarantees()
         self.guaranteed = frozenset(r for sums in self.guarantee.values() for r in sums)
         """Resources that are guaranteed to anybody; only these can be borrowed."""
+        self._withholding = self._who_withholds()
+        self._shares: dict[str, int] = {}
         self.used: dict[str, Sums] = {name: {} for name in self.queues}
         self.firm: dict[str, Sums] = {name: {} for name in self.queues}
         """What units that cannot be preempted hold."""
@@ -60,6 +62,7 @@ class Tree:
         twin.used = {name: dict(sums) for name, sums in self.used.items()}
         twin.firm = {name: dict(sums) for name, sums in self.firm.items()}
         twin.total = dict(self.total)
+        twin._shares = dict(self._shares)
         return twin
 
     def path(self, name: str) -> tuple[str, ...]:
@@ -71,6 +74,7 @@ class Tree:
     def add(self, name: str, amounts: Mapping[str, int], *, firm: bool, sign: int = 1) -> None:
         for queue in self._paths.get(name, ()):
             _add(self.used[queue], amounts, sign)
+            self._shares.pop(queue, None)
             if firm:
                 _add(self.firm[queue], amounts, sign)
         _add(self.total, amounts, sign)
@@ -105,7 +109,11 @@ class Tree:
             asked = need.get(resource, 0)
             if not asked or self._inside(name, resource, asked):
                 continue
-            kept = sum(self._kept_back(other, resource) for other in self._beside(path))
+            withholding = self._withholding.get(resource)
+            if not withholding:
+                continue  # everybody lends all they have
+            beside = set(self._beside(path)) & withholding
+            kept = sum(self._kept_back(other, resource) for other in beside)
             left = self.capacity.get(resource, 0) - self.total.get(resource, 0) - kept
             if kept and asked > left:
                 return Shortage("lend", name, resource, asked, max(0, left))
@@ -160,14 +168,22 @@ class Tree:
 
     def share(self, name: str, more: Mapping[str, int] = {}) -> int:
         """The largest part of any resource that the queue holds, against its weight."""
-        used, queue = self.used[name], self.queues[name]
-        largest = 0
-        for resource in used.keys() | more.keys():
+        queue = self.queues[name]
+        largest = self._shares.get(name)
+        if largest is None:
+            largest = self._shares[name] = self._largest(name, {}, self.used[name])
+        if more:
+            largest = max(largest, self._largest(name, more, more))
+        return (largest + int(queue.past_use * SHARE_UNIT)) // queue.weight
+
+    def _largest(self, name: str, more: Mapping[str, int], resources: Iterable[str]) -> int:
+        used, largest = self.used[name], 0
+        for resource in resources:
             capacity = self.capacity.get(resource, 0)
             if capacity > 0:
                 amount = used.get(resource, 0) + more.get(resource, 0)
                 largest = max(largest, amount * SHARE_UNIT // capacity)
-        return (largest + int(queue.past_use * SHARE_UNIT)) // queue.weight
+        return largest
 
     # --- building
 
@@ -193,6 +209,15 @@ class Tree:
                 for resource, amount in queue.guarantee.items()
                 if amount > 0
             }
+        return found
+
+    def _who_withholds(self) -> dict[str, set[str]]:
+        """Resource -> queues that do not lend all of their guarantee of it."""
+        found: dict[str, set[str]] = {}
+        for name, own in self.guarantee.items():
+            for resource, amount in own.items():
+                if self.queues[name].lend.get(resource, amount) < amount:
+                    found.setdefault(resource, set()).add(name)
         return found
 
     def _promise(self, name: str) -> Sums:

@@ -76,7 +76,8 @@ def no_room(cycle: Cycle, unit: Unit, failure: Failure) -> Verdict:
         level = unit.topology.level
         message = f"{asks} in one {level}; the best {level} has room for {failure.room} now"
         return Verdict(unit.key, Reason.WAITING_FOR_TOPOLOGY, message, level, missing)
-    resource, short = _scarcest(cycle, role)
+    resource, short = cycle.scarce.get(shape.id) or _scarcest(cycle, role)
+    cycle.scarce[shape.id] = (resource, short)
     message = f"{asks}; room for {failure.room} now"
     if resource:
         message += f", short of {resource}"
