@@ -147,6 +147,12 @@ def test_a_method_nobody_knows_is_refused(wire: Wire) -> None:
     assert wire.request(b"BREW", CONFIGMAPS).status in (400, 405)
 
 
+@pytest.mark.parametrize("labels", [["a"], ["ab"], "ab", 1, [["a", "b"]], True])
+def test_a_namespace_with_labels_that_are_no_object_is_refused(wire: Wire, labels: Any) -> None:
+    body = {"metadata": {"name": "fuzz-labels", "labels": labels}}
+    assert post(wire, b"/api/v1/namespaces", body).status in (400, 422)
+
+
 @pytest.mark.parametrize("operation", ["move", "copy"])
 def test_a_json_patch_from_what_is_no_pointer_is_refused(wire: Wire, operation: str) -> None:
     post(wire, CONFIGMAPS, {"metadata": {"name": "pointer"}, "data": {"k": "v"}})

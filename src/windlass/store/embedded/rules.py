@@ -111,8 +111,10 @@ def new_object(kind: type[Object], body: Json, now: float) -> Json:
     if has_generation(resource):
         metadata["generation"] = 1
     if resource.kind == "Namespace":
-        labels = dict(metadata.get("labels") or {})
-        metadata["labels"] = labels | {"kubernetes.io/metadata.name": metadata.get("name", "")}
+        labels = metadata.get("labels") or {}
+        if isinstance(labels, dict):  # anything else is for validation to refuse
+            name = {"kubernetes.io/metadata.name": metadata.get("name", "")}
+            metadata["labels"] = labels | name
     fresh = {**body, "metadata": metadata}
     if resource.has_status and resource.kind != "Node":
         fresh.pop("status", None)
