@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from windlass.kinds import times
+from windlass.kinds import ages, jsonpath, times
 from windlass.kinds.resources import Column, Resource
-from windlass.server import jsonpath, tables
 
 
 def columns(resource: Resource, wide: bool) -> list[Column]:
@@ -39,5 +38,5 @@ def _cell(column: Column, obj: dict[str, Any]) -> str:
     if not found:
         return "-"
     if column.type == "date":
-        return tables.human_age(str(found[0]), times.now())
+        return ages.told(str(found[0]), times.now())
     return " ".join(value if isinstance(value, str) else json.dumps(value) for value in found)

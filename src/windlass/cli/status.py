@@ -64,7 +64,6 @@ def _engine(folder: states.StateFolder) -> dict[str, Any]:
 async def _cluster(session: client.Session) -> dict[str, Any]:
     """What the API tells: nodes and runs."""
     from windlass.kinds import kubernetes, run
-    from windlass.sdk import nodes as nodes_of
 
     nodes = (await session.store.list(kubernetes.Node)).items
     runs = (await session.store.list(run.Run)).items
@@ -74,7 +73,7 @@ async def _cluster(session: client.Session) -> dict[str, Any]:
         "nodes": [
             {
                 "name": node.name,
-                "ready": nodes_of.is_ready(node),
+                "ready": node.is_ready,
                 "allocatable": node.status.allocatable or {},
             }
             for node in nodes

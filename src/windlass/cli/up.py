@@ -134,7 +134,6 @@ async def _wait_for_node(
 ) -> list[str]:
     """Names of the ready nodes, as soon as there is one."""
     from windlass.kinds import kubernetes
-    from windlass.sdk import nodes
     from windlass.store import connect, errors
 
     store = connect.open_store(str(folder.kubeconfig))
@@ -144,7 +143,7 @@ async def _wait_for_node(
                 found = (await store.list(kubernetes.Node)).items
             except errors.Unavailable:
                 found = []
-            if ready := [node.name for node in found if nodes.is_ready(node)]:
+            if ready := [node.name for node in found if node.is_ready]:
                 return ready
             _check_alive(folder, supervisor, "agent", deadline)
             await asyncio.sleep(_POLL)

@@ -67,8 +67,7 @@ def queue_of(owner: run.Run, homes: Mapping[str, str]) -> str:
 
 def is_open(node: kubernetes.Node) -> bool:
     """Ready and not cordoned."""
-    ready = any(c.type == "Ready" and c.status == "True" for c in node.status.conditions or ())
-    return ready and not node.spec.unschedulable and not node.metadata.deletion_timestamp
+    return node.is_ready and not node.spec.unschedulable and not node.metadata.deletion_timestamp
 
 
 def _homes(queues: Iterable[queue.Queue]) -> dict[str, str]:

@@ -202,6 +202,11 @@ class Node(Object):
     status: NodeStatus = msgspec.field(default_factory=NodeStatus)
     """What it has and how it is."""
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the node says that it can run pods."""
+        return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions or ())
+
 
 # --- pods ----------------------------------------------------------------------------------------
 

@@ -27,6 +27,8 @@ from windlass.store.embedded.requests import RawEvent, RawList, WriteOptions
 _LOG_PATIENCE = 2.0
 """How long a log may be silent before its client is told that it has begun."""
 JSON_HEADERS = {"Content-Type": "application/json"}
+_WARNING_LENGTH, _WARNING_ROOM = 256, 4096
+"""Characters of one warning and of all warnings of an answer, as in Kubernetes."""
 _SUCCESS: dict[str, Any] = {
     "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
 }  # fmt: skip
@@ -220,9 +222,19 @@ def _one(
         data = tables.partial(data, form.version)
     response = _respond(data, form, code)
     if options is not None:
-        for warning in options.warnings:
-            response.headers.add("Warning", f'299 - "{_header_text(warning)}"')
+        _warn(response, options.warnings)
     return response
+
+
+def _warn(response: web.Response, warnings: list[str]) -> None:
+    """As many as clients are sure to take: one header too long and the whole answer is lost."""
+    room = _WARNING_ROOM
+    for warning in warnings:
+        text = _header_text(warning[:_WARNING_LENGTH])
+        room -= len(text)
+        if room < 0:
+            return
+        response.headers.add("Warning", f'299 - "{text}"')
 
 
 def _many(call: Call, page: RawList) -> web.Response:

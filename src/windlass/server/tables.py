@@ -12,9 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from windlass.kinds import times
+from windlass.kinds import ages, jsonpath
 from windlass.kinds.resources import Column, Resource
-from windlass.server import jsonpath
 
 IncludeObject = Literal["None", "Metadata", "Object"]
 
@@ -71,52 +70,6 @@ def head(data: bytes) -> Head:
     return _head_decoder.decode(data).metadata
 
 
-def human_age(timestamp: str, now: datetime.datetime) -> str:
-    """A time as its age: `45s`, `3m2s`, `5h10m`, `12d`, `2y30d`."""
-    try:
-        seconds = int((now - times.parse(timestamp)).total_seconds())
-    except (ValueError, OverflowError):
-        return "<invalid>"
-    if seconds < -1:
-        return "<invalid>"
-    return human_duration(max(0, seconds))
-
-
-def human_duration(seconds: int) -> str:
-    """The two largest units while they tell something, as kubectl's users know it."""
-    minutes, hours = seconds // 60, seconds // 3600
-    days = hours // 24
-    if seconds < 120:
-        return f"{seconds}s"
-    if minutes < 10:
-        return _two(minutes, "m", seconds % 60, "s")
-    if minutes < 180:
-        return f"{minutes}m"
-    if hours < 8:
-        return _two(hours, "h", minutes % 60, "m")
-    if hours < 48:
-        return f"{hours}h"
-    if hours < 192:
-        return _two(days, "d", hours % 24, "h")
-    if days < 730:
-        return f"{days}d"
-    if days < 8 * 365:
-        return _two(days // 365, "y", days % 365, "d")
-    return f"{days // 365}y"
-
-
-class _RawMetadata(msgspec.Struct):
-    metadata: msgspec.Raw = msgspec.Raw(b"{}")
-
-
-class _Headed(msgspec.Struct):
-    metadata: Head = msgspec.field(default_factory=Head)
-
-
-_metadata_decoder = msgspec.json.Decoder(_RawMetadata)
-_head_decoder = msgspec.json.Decoder(_Headed)
-
-
 def _row(
     resource: Resource, data: bytes, version: str, include: IncludeObject, now: datetime.datetime
 ) -> dict[str, Any]:
@@ -161,7 +114,7 @@ def _cell(
     if column.type == "date":
         if not found or not isinstance(found[0], str):
             return "<unknown>" if column.json_path == ".metadata.creationTimestamp" else None
-        return human_age(found[0], now)
+        return ages.told(found[0], now)
     if not found or (len(found) == 1 and found[0] is None):
         return None
     if column.type == "string":
@@ -181,5 +134,13 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
-    return f"{large}{large_unit}{small}{small_unit}" if small else f"{large}{large_unit}"
+class _RawMetadata(msgspec.Struct):
+    metadata: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _Headed(msgspec.Struct):
+    metadata: Head = msgspec.field(default_factory=Head)
+
+
+_metadata_decoder = msgspec.json.Decoder(_RawMetadata)
+_head_decoder = msgspec.json.Decoder(_Headed)

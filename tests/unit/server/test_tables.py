@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from windlass.kinds import kubernetes
+from windlass.kinds import ages, jsonpath, kubernetes
 from windlass.kinds.resources import Column, Resource
-from windlass.server import jsonpath, tables
+from windlass.server import tables
 
 NOW = datetime.datetime(2026, 1, 10, 12, 0, 0, tzinfo=datetime.UTC)
 NODE: dict[str, Any] = {
@@ -72,12 +72,12 @@ def test_every_column_of_every_kind_has_a_path_we_read() -> None:
 )  # fmt: skip
 def test_ages_read_as_kubectl_writes_them(seconds: int, shown: str) -> None:
     born = (NOW - datetime.timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    assert tables.human_age(born, NOW) == shown
+    assert ages.told(born, NOW) == shown
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2026-01-10", "2027-01-01T00:00:00Z"])
 def test_ages_of_no_past_time_are_marked(text: str) -> None:
-    assert tables.human_age(text, NOW) == "<invalid>"
+    assert ages.told(text, NOW) == "<invalid>"
 
 
 def columns(*given: Column) -> Resource:
