@@ -1,0 +1,380 @@
+"""Plays a scenario through the deciding core: the same `apply` and `decide` that the platform uses.
+
+A snapshot is built once. Then, moment by moment: everything that happens at that moment becomes
+events, `decide` answers, and the answer is carried out: placements start, evicted units stop after
+their grace and wait again without the work since their last checkpoint, nominations go back in as
+facts. The clock moves to the next thing that happens or to the decision's `wake_at`. No randomness
+and no real clock: the same scenario and variant give the same outcome.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from collections.abc import Callable
+from typing import Protocol
+
+from windlass.core import cycle, state
+from windlass.core.facts import Decision, Eviction, Placement, Running, Seat, Unit
+from windlass.sim.live import Live, Record
+from windlass.sim.measures import Outcome, Timeline
+from windlass.sim.scenario import FOREVER, Scenario
+from windlass.sim.variants import Variant
+
+_END, _FAIL, _LEFT, _GIVE_UP, _DOWN, _UP, _ARRIVE = range(7)
+"""What can happen; at the same moment in this order: room is given back before it is asked for."""
+_IDLE_WAKES = 100
+"""When nothing is left but to wait, so many decisions by time alone are made before it ends."""
+
+
+class Checker(Protocol):
+    """Looks at every decision after it was carried out; raises when a rule is broken."""
+
+    def before(self, snapshot: state.Snapshot, decision: Decision, now: float) -> None: ...
+
+    def after(self, snapshot: state.Snapshot, decision: Decision, now: float) -> None: ...
+
+    def started(self, record: Record, now: float) -> None: ...
+
+
+def run(
+    scenario: Scenario,
+    variant: Variant,
+    *,
+    checker: Checker | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Outcome:
+    """Plays it to its end; `progress` is told (jobs ended, jobs)."""
+    simulation = Simulation(scenario, variant, checker)
+    while simulation.step():
+        if progress is not None:
+            progress(simulation.ended, len(simulation.records))
+    return simulation.outcome()
+
+
+class Simulation:
+    def __init__(
+        self, scenario: Scenario, variant: Variant, checker: Checker | None = None
+    ) -> None:
+        self.scenario, self.variant, self.checker = scenario, variant, checker
+        self.costs = scenario.costs
+        self.policy = variant.policy()
+        self.now = scenario.start
+        self.records = {
+            job.unit.key: Record(dataclasses.replace(job, unit=variant.unit(job.unit)))
+            for job in scenario.jobs
+        }
+        self.live: dict[str, Live] = {}
+        self.broken: dict[str, float] = {}
+        """Gangs that lost members with a node and were not completed yet, and since when."""
+        self.ended = 0
+        self.decisions = 0
+        self.last: Decision = Decision()
+        self.snapshot = self._built()
+        self.timeline = Timeline(self.snapshot, [job.unit for job in scenario.jobs])
+        self._heap: list[tuple[float, int, int, str, int]] = []
+        self._pushed = 0
+        self._wake: float | None = scenario.start
+        self._idle = 0
+        self._checkpoints: list[tuple[float, str, int]] = []
+        self._begin()
+
+    # --- the loop
+
+    def step(self) -> bool:
+        """One moment: what happens, what is decided, what follows. False at the end."""
+        at = self._next_moment()
+        if at is None:
+            return False
+        self.now = at
+        state.apply(self.snapshot, [*self._happenings(), *self._saved_states()])
+        while self._decide():
+            pass
+        self.timeline.note(self.now, self.snapshot)
+        return True
+
+    def outcome(self) -> Outcome:
+        return Outcome(
+            self.scenario.name, self.variant.name, tuple(self.records.values()), self.timeline,
+            self.scenario.start, self.now, self.decisions,
+            {verdict.unit: verdict.message for verdict in self.last.verdicts},
+        )  # fmt: skip
+
+    def _next_moment(self) -> float | None:
+        wake = self._wake
+        if self._heap:
+            self._idle = 0
+            happens = self._heap[0][0]
+            return happens if wake is None else max(self.now, min(wake, happens))
+        self._idle += 1
+        return None if wake is None or self._idle > _IDLE_WAKES else max(self.now, wake)
+
+    def _decide(self) -> bool:
+        """Decides and carries out. True when it must be asked again at the same moment."""
+        decision = cycle.decide(self.snapshot, self.now, self.policy)
+        self.decisions += 1
+        self.last = decision
+        if self.checker is not None:
+            self.checker.before(self.snapshot, decision, self.now)
+        state.apply(self.snapshot, self._carry_out(decision))
+        if self.checker is not None:
+            self.checker.after(self.snapshot, decision, self.now)
+        self._wake = decision.wake_at
+        if decision.placements or decision.evictions:
+            self._idle = 0
+        unfinished = any(not verdict.resolved for verdict in decision.verdicts)
+        return bool(decision.placements) and unfinished
+
+    # --- what happens
+
+    def _happenings(self) -> list[state.Event]:
+        events: list[state.Event] = []
+        while self._heap and self._heap[0][0] <= self.now:
+            _, what, _, key, version = heapq.heappop(self._heap)
+            if what == _ARRIVE:
+                events += self._arrives(self.records[key])
+            elif what in (_DOWN, _UP):
+                events += self._node_turns(key, up=what == _UP)
+            elif (live := self.live.get(key)) is not None:
+                events += self._happens_to(live, what, version)
+        return events
+
+    def _happens_to(self, live: Live, what: int, version: int) -> list[state.Event]:
+        """Something that was due for a unit; nothing if meanwhile it came otherwise."""
+        if what in (_END, _FAIL):
+            if version != live.version:
+                return []
+            return self._ends(live) if what == _END else self._fails(live)
+        if version != live.attempt:
+            return []
+        if what == _LEFT:
+            return self._has_left(live)
+        broken = self.broken.get(live.key)
+        if broken is None or self.now < broken + self.costs.repair:
+            return []
+        return self._back_to_queue(live)
+
+    def _arrives(self, record: Record) -> list[state.Event]:
+        record.waits(self.now)
+        return [state.Waits(record.job.unit)]
+
+    def _ends(self, live: Live) -> list[state.Event]:
+        self._let_go(live)
+        live.record.end = self.now
+        self.ended += 1
+        return [state.Gone(live.key, live.record.ran)]
+
+    def _fails(self, live: Live) -> list[state.Event]:
+        live.record.failed += 1
+        return self._back_to_queue(live, not_before=self.now + self.costs.backoff)
+
+    def _has_left(self, live: Live) -> list[state.Event]:
+        """The grace of members that were told to go is over."""
+        running = live.running
+        rest = tuple(s for s in running.seats if (s.role, s.index) not in running.leaving)
+        if len(rest) == len(running.seats):
+            return []
+        if not rest:
+            live.record.preempted += 1
+            return self._back_to_queue(live)
+        return [self._reseat(live, rest)]
+
+    def _node_turns(self, name: str, *, up: bool) -> list[state.Event]:
+        """A node is lost with everything on it, or comes back empty."""
+        place = self.snapshot.cluster.index.get(name)
+        if place is None:
+            return []
+        node = self.snapshot.cluster.nodes[place]
+        events: list[state.Event] = [state.NodePut(dataclasses.replace(node, ready=up))]
+        hit = [] if up else [one for one in self.live.values() if _sits_on(one.running, name)]
+        for live in hit:
+            rest = tuple(seat for seat in live.running.seats if seat.node != name)
+            live.roll_back(self.now, self.costs.checkpoint)
+            if not rest:
+                events += self._back_to_queue(live)
+                continue
+            events.append(self._reseat(live, rest))
+            if live.rate <= 0:
+                self.broken[live.key] = self.now
+                self._push(self.now + self.costs.repair, _GIVE_UP, live.key, live.attempt)
+        return events
+
+    def _back_to_queue(self, live: Live, not_before: float = 0.0) -> list[state.Event]:
+        """An attempt is over before its work is done: it waits again for the rest."""
+        live.roll_back(self.now, self.costs.checkpoint)
+        self._let_go(live)
+        record, unit = live.record, live.record.job.unit
+        record.saved = live.done
+        record.waits(self.now)
+        expected = unit.expected
+        if expected is not None:
+            left = max(0.0, 1.0 - live.done / record.job.duration) if live.done else 1.0
+            expected = expected * left + self.costs.restart
+        waits = dataclasses.replace(
+            unit, attained=record.ran, expected=expected, not_before=not_before
+        )
+        return [state.Waits(waits)]
+
+    def _let_go(self, live: Live) -> None:
+        del self.live[live.key]
+        self.broken.pop(live.key, None)
+        live.record.ran += self.now - live.running.started
+
+    # --- what was decided
+
+    def _carry_out(self, decision: Decision) -> list[state.Event]:
+        events: list[state.Event] = []
+        for placement in decision.placements:
+            live = self.live.get(placement.unit)
+            if live is not None:
+                events.append(self._joins(live, placement))
+                continue
+            events.append(self._starts(placement))
+            if placement.unit in self.snapshot.nominations:
+                events.append(state.NominationGone(placement.unit))
+        for eviction in decision.evictions:
+            events += self._must_go(eviction)
+        events += self._promises(decision)
+        for reservation in decision.reservations:
+            record = self.records[reservation.unit]
+            if record.promised is None:
+                record.promised = reservation.start
+        return events
+
+    def _starts(self, placement: Placement) -> state.Event:
+        unit = self.snapshot.waiting[placement.unit]
+        record = self.records[unit.key]
+        again = record.first_start is not None
+        record.starts(self.now)
+        if self.checker is not None:
+            self.checker.started(record, self.now)
+        running = Running(
+            unit,
+            placement.seats,
+            self.now,
+            self._expected_end(unit),
+            self.now + self._min_runtime(unit),
+            self.now,
+        )
+        live = self._goes_live(record, running, self.now + (self.costs.restart if again else 0.0))
+        self._save_later(live)
+        return state.Holds(running)
+
+    def _goes_live(self, record: Record, running: Running, loaded: float) -> Live:
+        self._pushed += 1
+        live = Live(
+            record, running, self.now, record.saved, loaded=loaded, saved=record.saved,
+            attempt=self._pushed,
+        )  # fmt: skip
+        self.live[live.key] = live
+        self._works_on(live)
+        return live
+
+    def _joins(self, live: Live, placement: Placement) -> state.Event:
+        """More members: an elastic unit grows, or a broken gang is whole again."""
+        event = self._reseat(live, (*live.running.seats, *placement.seats))
+        if live.rate > 0 and self.broken.pop(live.key, None) is not None:
+            live.loaded = self.now + self.costs.restart
+            self._works_on(live)
+        return event
+
+    def _must_go(self, eviction: Eviction) -> list[state.Event]:
+        live = self.live.get(eviction.unit)
+        if live is None:
+            return []
+        leaving = tuple(sorted({*live.running.leaving, *eviction.seats}))
+        live.running = dataclasses.replace(live.running, leaving=leaving)
+        self._push(self.now + self.costs.grace, _LEFT, live.key, live.attempt)
+        return [state.Holds(live.running)]
+
+    def _promises(self, decision: Decision) -> list[state.Event]:
+        """Nominations are facts for the next decision: new ones, and those given up."""
+        known = self.snapshot.nominations
+        made = {nomination.unit: nomination for nomination in decision.nominations}
+        placed = {placement.unit for placement in decision.placements}
+        fresh = (nomination for unit, nomination in made.items() if known.get(unit) != nomination)
+        gone = (unit for unit in known if unit not in made and unit not in placed)
+        return [*map(state.Nominated, fresh), *map(state.NominationGone, gone)]
+
+    # --- parts
+
+    def _reseat(self, live: Live, seats: tuple[Seat, ...]) -> state.Event:
+        """The unit goes on with other members than before."""
+        live.turn(self.now, self.costs.checkpoint, seats)
+        self._works_on(live)
+        return state.Holds(live.running)
+
+    def _works_on(self, live: Live) -> None:
+        """Schedules what will happen to it by itself, in place of what was scheduled before."""
+        live.version += 1
+        found = live.next(self.now)
+        if found is not None:
+            at, fails = found
+            self._push(at, _FAIL if fails else _END, live.key, live.version)
+
+    def _push(self, at: float, what: int, key: str, version: int = 0) -> None:
+        self._pushed += 1
+        heapq.heappush(self._heap, (at, what, self._pushed, key, version))
+
+    def _save_later(self, live: Live) -> None:
+        interval = self.costs.checkpoint
+        if interval and self.policy.preempt:
+            entry = (live.running.started + interval, live.key, live.attempt)
+            heapq.heappush(self._checkpoints, entry)
+
+    def _saved_states(self) -> list[state.Event]:
+        """Checkpoints since the last decision: told before the next, they cause none."""
+        events: list[state.Event] = []
+        interval = self.costs.checkpoint or 0.0
+        while self._checkpoints and self._checkpoints[0][0] <= self.now:
+            _, key, attempt = heapq.heappop(self._checkpoints)
+            live = self.live.get(key)
+            if live is None or live.attempt != attempt:
+                continue
+            at = live.checkpoint(self.now, interval)
+            live.running = dataclasses.replace(live.running, checkpoint_at=at)
+            heapq.heappush(self._checkpoints, (at + interval, key, attempt))
+            events.append(state.Holds(live.running))
+        return events
+
+    def _expected_end(self, unit: Unit) -> float | None:
+        seconds = unit.expected
+        if seconds is None and self.policy.unknown_runtime == "learned":
+            seconds = self.snapshot.history.expected(unit)
+        return None if seconds is None else self.now + seconds
+
+    def _min_runtime(self, unit: Unit) -> float:
+        queue = self.snapshot.queues.get(unit.queue)
+        return queue.min_runtime if queue is not None else 0.0
+
+    # --- the beginning
+
+    def _built(self) -> state.Snapshot:
+        facts = self.scenario.facts
+        return state.build(
+            dataclasses.replace(
+                facts,
+                queues=tuple(map(self.variant.queue, facts.queues)),
+                waiting=tuple(map(self.variant.unit, facts.waiting)),
+            )
+        )
+
+    def _begin(self) -> None:
+        for running in self.scenario.facts.running:
+            record = self.records[running.unit.key]
+            record.first_start = running.started
+            self._save_later(self._goes_live(record, running, self.now))
+        present = self.scenario.present()
+        for unit in self.scenario.facts.waiting:
+            self.records[unit.key].waits(min(unit.submitted, self.now))
+        for job in self.scenario.jobs:
+            if job.unit.key not in present:
+                self._push(job.unit.submitted, _ARRIVE, job.unit.key)
+        for outage in self.scenario.outages:
+            self._push(outage.at, _DOWN, outage.node)
+            if outage.until != FOREVER:
+                self._push(outage.until, _UP, outage.node)
+
+
+def _sits_on(running: Running, node: str) -> bool:
+    return any(seat.node == node for seat in running.seats)

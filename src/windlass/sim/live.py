@@ -1,0 +1,132 @@
+"""How far a job is: work done, work saved, and when the next thing happens to it by itself.
+
+`engine` owns these; they know nothing of nodes or decisions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from windlass.core.facts import Running, Seat
+from windlass.sim.scenario import FOREVER, Job
+
+
+@dataclasses.dataclass(slots=True)
+class Record:
+    """What happened to one job, for measures."""
+
+    job: Job
+    waiting_since: float | None = None
+    waited: float = 0.0
+    first_start: float | None = None
+    end: float | None = None
+    saved: float = 0.0
+    """Seconds of work that survive the end of an attempt."""
+    ran: float = 0.0
+    """Seconds it held room, over all attempts."""
+    lost: float = 0.0
+    """Seconds of work that had to be done again."""
+    preempted: int = 0
+    failed: int = 0
+    promised: float | None = None
+    """The first start that it was promised."""
+
+    def waits(self, now: float) -> None:
+        self.waiting_since = now
+
+    def starts(self, now: float) -> None:
+        if self.waiting_since is not None:
+            self.waited += now - self.waiting_since
+            self.waiting_since = None
+        if self.first_start is None:
+            self.first_start = now
+
+    @property
+    def completion(self) -> float | None:
+        return None if self.end is None else self.end - self.job.unit.submitted
+
+
+@dataclasses.dataclass(slots=True)
+class Live:
+    """An attempt that holds room."""
+
+    record: Record
+    running: Running
+    since: float
+    """From here on `rate` holds."""
+    done: float
+    """Seconds of work at `since`, counted with the least members."""
+    loaded: float = 0.0
+    """When it has loaded its state and works again."""
+    saved: float = 0.0
+    """Seconds of work in the last checkpoint before `since`."""
+    attempt: int = 0
+    """Numbers all attempts of a simulation."""
+    version: int = 0
+    """What was scheduled for another version does not happen."""
+    rate: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.rate = rate_of(self.running)
+
+    @property
+    def key(self) -> str:
+        return self.running.unit.key
+
+    def work(self, now: float) -> float:
+        return self.done + max(0.0, now - max(self.since, self.loaded)) * self.rate
+
+    def saved_by(self, now: float, interval: float | None) -> float:
+        """Work that is safe if it stops now."""
+        if interval is None:
+            return 0.0
+        at = self.checkpoint(now, interval)
+        return self.work(at) if at >= self.since else self.saved
+
+    def checkpoint(self, now: float, interval: float) -> float:
+        """When it last saved its state."""
+        if interval <= 0:
+            return now
+        started = self.running.started
+        return started + math.floor((now - started) / interval) * interval
+
+    def turn(self, now: float, interval: float | None, seats: tuple[Seat, ...]) -> None:
+        """It has other members: from now on it works at another rate."""
+        self._settle(now, interval)
+        there = {(seat.role, seat.index) for seat in seats}
+        leaving = tuple(member for member in self.running.leaving if member in there)
+        self.running = dataclasses.replace(self.running, seats=seats, leaving=leaving)
+        self.rate = rate_of(self.running)
+
+    def roll_back(self, now: float, interval: float | None) -> None:
+        """Work since the last checkpoint is lost, and it works on from there."""
+        self._settle(now, interval)
+        self.record.lost += self.done - self.saved
+        self.done = self.saved
+
+    def _settle(self, now: float, interval: float | None) -> None:
+        self.saved = self.saved_by(now, interval)
+        self.done = self.work(now)
+        self.since = now
+
+    def next(self, now: float) -> tuple[float, bool] | None:
+        """When it ends by itself, or (True) fails; None while it does nothing."""
+        record, job = self.record, self.record.job
+        fails = record.failed < len(job.fails) and job.fails[record.failed] < job.duration
+        goal = job.fails[record.failed] if fails else job.duration
+        if self.rate <= 0 or goal == FOREVER:
+            return None
+        left = max(0.0, goal - self.work(now)) / self.rate
+        return max(now, self.loaded) + left, fails
+
+
+def rate_of(running: Running) -> float:
+    """How fast it works with the members it has: 1 with its least, 0 while a gang is broken."""
+    unit = running.unit
+    counts: dict[str, int] = {}
+    for seat in running.seats:
+        counts[seat.role] = counts.get(seat.role, 0) + 1
+    if unit.gang and any(counts.get(role.name, 0) < role.least for role in unit.roles):
+        return 0.0
+    return len(running.seats) / max(1, sum(role.least for role in unit.roles))

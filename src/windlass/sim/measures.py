@@ -1,0 +1,250 @@
+"""What came of a simulation, in numbers: waits, completion, use, fragments, fairness, promises.
+
+The engine notes the state of the cluster after every decision in a `Timeline` and hands over the
+`Outcome`; `compare` and `report` read `summary`. Nothing here depends on real time.
+"""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from windlass.core.cluster import Cluster
+from windlass.core.facts import Role, Unit
+from windlass.core.state import Snapshot
+from windlass.sim.live import Record
+from windlass.sim.scenario import FOREVER, weight_of
+
+Floats = npt.NDArray[np.float64]
+
+TYPICAL_SHAPES = 8
+"""Fragmentation is measured against so many of the most frequent shapes of demand."""
+_LATE = 1e-6
+"""Seconds that a start may be after its promise by rounding alone."""
+
+
+class Timeline:
+    """How full the cluster was, moment by moment: each value holds until the next moment."""
+
+    def __init__(self, snapshot: Snapshot, demand: Sequence[Unit]) -> None:
+        self.resource = _main_resource(snapshot)
+        self.queues = tuple(sorted({unit.queue for unit in demand} & snapshot.queues.keys()))
+        self.times: list[float] = []
+        self.used: list[int] = []
+        self.capacity: list[int] = []
+        self.waiting: list[int] = []
+        self.idle: list[float] = []
+        self.fragments: list[float] = []
+        self.shares: list[tuple[int, ...]] = []
+        """What each of `queues` held."""
+        self._typical = _typical_roles(demand)
+        self._mask: tuple[Cluster, npt.NDArray[np.bool_]] | None = None
+
+    def note(self, now: float, snapshot: Snapshot) -> None:
+        tree, resource = snapshot.tree, self.resource
+        idle, fragments = self._idle_and_fragments(snapshot.cluster)
+        self.times.append(now)
+        self.used.append(tree.total.get(resource, 0))
+        self.capacity.append(tree.capacity.get(resource, 0))
+        self.waiting.append(len(snapshot.waiting))
+        self.idle.append(idle)
+        self.fragments.append(fragments)
+        self.shares.append(tuple(tree.used[name].get(resource, 0) for name in self.queues))
+
+    def integral(self, values: Sequence[float], where: Sequence[bool] | None = None) -> float:
+        """Sum of a value over time, in units of it times seconds."""
+        spans = np.diff(np.asarray(self.times, np.float64))
+        held = np.asarray(values, np.float64)[:-1] * spans
+        return float(held.sum() if where is None else held[np.asarray(where)[:-1]].sum())
+
+    def sampled(self, values: Sequence[float], points: int, until: float) -> list[float]:
+        """Means of a value over equal stretches of time from the first moment to `until`."""
+        times = np.asarray([*self.times, max(until, self.times[-1])], np.float64)
+        steps = np.concatenate(([0.0], np.cumsum(np.asarray(values, np.float64) * np.diff(times))))
+        edges = np.linspace(times[0], times[-1], points + 1)
+        sums = np.interp(edges, times, steps)
+        width = (times[-1] - times[0]) / points
+        return [float(part) / width if width else 0.0 for part in np.diff(sums)]
+
+    def _idle_and_fragments(self, cluster: Cluster) -> tuple[float, float]:
+        """Devices that nobody holds, and how many of them sit where typical members do not fit."""
+        if not self._typical or not len(cluster):
+            return 0.0, 0.0
+        if self._mask is None or self._mask[0] is not cluster:
+            self._mask = cluster, _of_kind(cluster, self.resource)
+        idle = np.where(self._mask[1], cluster.bank.compute, 0).sum(axis=1) * cluster.open
+        total = float(idle.sum())
+        lost = 0.0
+        for role, part in self._typical if total else ():
+            stuck = cluster.caps(cluster.shape_of(role)) == 0
+            lost += part * float(idle[stuck].sum())
+        return total, lost
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """One policy played to its end."""
+
+    scenario: str
+    policy: str
+    records: tuple[Record, ...]
+    timeline: Timeline
+    start: float
+    end: float
+    decisions: int
+    verdicts: Mapping[str, str]
+    """Why those wait that still do."""
+
+    def waits(self) -> list[float]:
+        """Seconds in the queue, of every job; of those that still wait, so far."""
+        return sorted(
+            record.waited
+            + (0.0 if record.waiting_since is None else self.end - record.waiting_since)
+            for record in self.records
+        )
+
+    def completions(self) -> list[float]:
+        found = (record.completion for record in self.records)
+        return sorted(seconds for seconds in found if seconds is not None)
+
+
+def summary(outcome: Outcome) -> dict[str, Any]:
+    """All figures of one policy, as plain values."""
+    records, line = outcome.records, outcome.timeline
+    ended = [record.end for record in records if record.end is not None]
+    first = min((record.job.unit.submitted for record in records), default=outcome.start)
+    busy = [count > 0 for count in line.waiting]
+    idle = line.integral(line.idle)
+    return {
+        "policy": outcome.policy,
+        "jobs": len(records),
+        "finished": len(ended),
+        "never_started": sum(record.first_start is None for record in records),
+        "wait_s": distribution(outcome.waits()),
+        "completion_s": distribution(outcome.completions()),
+        "makespan_s": _rounded(max(ended, default=first) - first),
+        "resource": line.resource,
+        "utilisation": _part(line.integral(line.used), line.integral(line.capacity)),
+        "utilisation_while_waiting": _part(
+            line.integral(line.used, busy), line.integral(line.capacity, busy)
+        ),
+        "fragmentation": _part(line.integral(line.fragments), idle),
+        "fairness": {
+            "queues": fairness(records, lambda unit: unit.queue, outcome.end),
+            "users": fairness(records, lambda unit: unit.user, outcome.end),
+        },
+        "preemptions": sum(record.preempted for record in records),
+        "failures": sum(record.failed for record in records),
+        "lost_hours": _rounded(
+            sum(record.lost * weight_of(record.job.unit) for record in records) / 3600
+        ),
+        "promises": promises(records),
+        "decisions": outcome.decisions,
+    }
+
+
+def distribution(values: Sequence[float]) -> dict[str, float]:
+    """Mean and the usual points of ascending values; empty when there are none."""
+    if not values:
+        return {}
+    points = {f"p{percent}": at(values, percent / 100) for percent in (50, 95, 99)}
+    mean = math.fsum(values) / len(values)
+    return {
+        name: _rounded(value) for name, value in {"mean": mean, **points, "max": values[-1]}.items()
+    }
+
+
+def at(values: Sequence[float], part: float) -> float:
+    """The value that this part of the ascending values does not exceed."""
+    return values[min(len(values) - 1, int(part * len(values)))]
+
+
+def reached(values: Sequence[float], limit: float) -> float:
+    """Which part of the ascending values is at most the limit."""
+    return bisect.bisect_right(values, limit) / len(values) if values else 0.0
+
+
+def fairness(
+    records: Iterable[Record], group: Callable[[Unit], str], end: float
+) -> dict[str, Any] | None:
+    """How alike groups fared, by the part of their devices' time that was run, not waited.
+
+    Jain's index is 1 when all fared alike and 1/n when one got everything. None without groups.
+    """
+    ran: dict[str, float] = collections.defaultdict(float)
+    asked: dict[str, float] = collections.defaultdict(float)
+    for record in records:
+        name, weight = group(record.job.unit), weight_of(record.job.unit)
+        waits = 0.0 if record.waiting_since is None else end - record.waiting_since
+        ran[name] += weight * record.ran
+        asked[name] += weight * (record.ran + record.waited + waits)
+    parts = {name: ran[name] / asked[name] for name in sorted(asked) if asked[name] > 0}
+    if not any(parts) or len(parts) < 2:
+        return None
+    worst = min(parts, key=lambda name: (parts[name], name))
+    squares = math.fsum(part * part for part in parts.values())
+    jain = math.fsum(parts.values()) ** 2 / (len(parts) * squares) if squares else 1.0
+    return {"jain": _rounded(jain), "worst": _rounded(parts[worst]), "worst_name": worst}
+
+
+def promises(records: Iterable[Record]) -> dict[str, Any]:
+    """Promised starts: how many, how many were kept, and by how much the worst was missed."""
+    late = [
+        record.first_start - record.promised
+        for record in records
+        if record.promised is not None and record.first_start is not None
+    ]
+    return {
+        "made": len(late),
+        "kept": sum(delay <= _LATE for delay in late),
+        "worst_delay_s": _rounded(max(0.0, max(late, default=0.0))),
+    }
+
+
+def endless(records: Iterable[Record]) -> int:
+    return sum(record.job.duration == FOREVER for record in records)
+
+
+def _main_resource(snapshot: Snapshot) -> str:
+    """What utilisation is about: GPUs where there are any, else another device, else CPU."""
+    kinds = {device.kind for node in snapshot.cluster.nodes for device in node.devices}
+    return "gpu" if "gpu" in kinds else min(kinds, default="cpu")
+
+
+def _typical_roles(demand: Iterable[Unit]) -> list[tuple[Role, float]]:
+    """The most frequent shapes that ask for devices, and how frequent each is among them."""
+    count: collections.Counter[tuple[Any, ...]] = collections.Counter()
+    example: dict[tuple[Any, ...], Role] = {}
+    for unit in demand:
+        for role in unit.roles:
+            if role.devices:
+                key = (tuple(sorted(role.needs.items())), role.devices, role.bundle)
+                count[key] += role.least
+                example.setdefault(key, role)
+    chosen = sorted(count.items(), key=lambda pair: (-pair[1], repr(pair[0])))[:TYPICAL_SHAPES]
+    total = sum(number for _, number in chosen)
+    return [(example[key], number / total) for key, number in chosen if total]
+
+
+def _of_kind(cluster: Cluster, kind: str) -> npt.NDArray[np.bool_]:
+    mask = np.zeros(cluster.bank.compute.shape, np.bool_)
+    for i, node in enumerate(cluster.nodes):
+        for j, device in enumerate(node.devices):
+            mask[i, j] = device.kind == kind and device.healthy
+    return mask
+
+
+def _part(some: float, whole: float) -> float | None:
+    return _rounded(some / whole) if whole > 0 else None
+
+
+def _rounded(value: float) -> float:
+    """Six digits: what differs beyond them between machines is noise of summation."""
+    return float(f"{value:.6g}")

@@ -1,0 +1,127 @@
+"""What is simulated: a cluster at one moment, work that will come, and what goes wrong.
+
+`sources` makes scenarios from traces, described clusters and exported states; `whatif` changes
+them; `engine` plays them. Times are seconds; a scenario knows the future, the core never does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+
+from windlass.core.facts import Facts, Unit
+
+FOREVER = math.inf
+
+
+class BadInput(ValueError):
+    """Something a user gave cannot be simulated; the message says what, where and what would do."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Job:
+    """A unit, and what only the future knows about it."""
+
+    unit: Unit
+    duration: float
+    """Seconds of work with its least members; `FOREVER`: it has no end."""
+    fails: tuple[float, ...] = ()
+    """After so many seconds of work an attempt fails, each once, ascending."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outage:
+    """A node is lost, with everything on it, and comes back empty."""
+
+    node: str
+    at: float
+    until: float = FOREVER
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Costs:
+    """What stopping and starting again takes."""
+
+    grace: float = 30.0
+    """Seconds between being told to go and being gone."""
+    checkpoint: float | None = 1800.0
+    """Seconds between checkpoints of an attempt; 0: nothing is ever lost; None: everything is."""
+    restart: float = 60.0
+    """Seconds that every start after the first spends on loading its state."""
+    backoff: float = 30.0
+    """Seconds that a failed unit waits before it may start again."""
+    repair: float = 600.0
+    """Seconds that a gang with lost members waits for others before it goes back to its queue."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scenario:
+    name: str
+    facts: Facts
+    """Nodes, queues, and who runs and waits at the beginning."""
+    jobs: tuple[Job, ...]
+    """All work: what will arrive, and what is in `facts` already, by the unit's key."""
+    outages: tuple[Outage, ...] = ()
+    costs: Costs = Costs()
+    start: float = 0.0
+    honest: bool = True
+    """Whether what units say about their duration is true."""
+
+    def present(self) -> frozenset[str]:
+        """Units that are there at the beginning."""
+        facts = self.facts
+        running = (running.unit.key for running in facts.running)
+        return frozenset((*running, *(unit.key for unit in facts.waiting)))
+
+
+def devices_of(unit: Unit, kind: str = "gpu") -> float:
+    """Devices that the unit's least members ask for; parts of one count as parts."""
+    total = 0.0
+    for role in unit.roles:
+        for request in role.devices:
+            if request.kind == kind:
+                part = request.compute / 1000 if request.compute else 1.0
+                part = 1 / request.ratio if request.ratio else part
+                total += role.least * (part if request.form != "whole" else request.count)
+    return total
+
+
+def weight_of(unit: Unit) -> float:
+    """How much a unit counts in averages over devices: its GPUs, or its members without any."""
+    return devices_of(unit) or float(max(1, sum(role.least for role in unit.roles)))
+
+
+def with_runtimes(scenario: Scenario, knowledge: str) -> Scenario:
+    """What units say about their duration: `known` (the truth), `unknown`, or a factor on it."""
+    if knowledge == "as-given":
+        return scenario
+    factor = _factor(knowledge)
+    said = {
+        job.unit.key: None if factor is None or job.duration == FOREVER else job.duration * factor
+        for job in scenario.jobs
+    }
+    jobs = tuple(
+        dataclasses.replace(job, unit=dataclasses.replace(job.unit, expected=said[job.unit.key]))
+        for job in scenario.jobs
+    )
+    waiting = tuple(
+        dataclasses.replace(unit, expected=said.get(unit.key, unit.expected))
+        for unit in scenario.facts.waiting
+    )
+    facts = dataclasses.replace(scenario.facts, waiting=waiting)
+    return dataclasses.replace(scenario, jobs=jobs, facts=facts, honest=factor == 1.0)
+
+
+def _factor(knowledge: str) -> float | None:
+    if knowledge == "unknown":
+        return None
+    try:
+        factor = 1.0 if knowledge == "known" else float(knowledge)
+    except ValueError:
+        factor = math.nan
+    if not 0 < factor < math.inf:
+        raise BadInput(
+            f"Runtimes are {knowledge!r}: say known, unknown, as-given or a factor such as 1.5."
+        )
+    return factor
