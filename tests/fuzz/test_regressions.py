@@ -147,6 +147,20 @@ def test_a_method_nobody_knows_is_refused(wire: Wire) -> None:
     assert wire.request(b"BREW", CONFIGMAPS).status in (400, 405)
 
 
+@pytest.mark.parametrize("fields", [{"x" * 70_000: 1}, {f"field{i}": 1 for i in range(20_000)}])
+def test_warnings_never_make_the_head_of_an_answer_too_long(
+    fuzzed: EmbeddedServer, fields: dict[str, int]
+) -> None:
+    runs = next(r for r in samples.RESOURCES if r.key == "runs.windlass.dev")
+    body = samples.sample(runs, "") | fields
+    body["metadata"] = {"generateName": "warned-"}
+    answer = fuzzed.rest().post(samples.path(runs), body)
+    assert answer.status == 201, answer.summary
+    told = answer.headers.get_all("Warning") or []
+    assert told
+    assert sum(len(line) for line in told) < 8000
+
+
 @pytest.mark.parametrize("labels", [["a"], ["ab"], "ab", 1, [["a", "b"]], True])
 def test_a_namespace_with_labels_that_are_no_object_is_refused(wire: Wire, labels: Any) -> None:
     body = {"metadata": {"name": "fuzz-labels", "labels": labels}}
