@@ -1,0 +1,157 @@
+"""I1-I14: laws that hold after every decision, whatever the cluster, the queues and the events."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+from hypothesis import given, note
+from hypothesis import strategies as st
+
+import pytest
+from tests.properties import carry, generators, invariants
+from tests.properties.settings import SOAK, cases
+from windlass.core import cycle, state
+from windlass.core.facts import Decision, Facts, Policy
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600 if SOAK else 240)]
+NOW = 100.0
+
+
+def decided(facts: Facts, now: float = NOW, policy: Policy = Policy()) -> Decision:  # noqa: B008
+    return cycle.decide(state.build(facts), now, policy)
+
+
+@cases(150, 3000)
+@given(st.data(), generators.facts(), generators.policies)
+def test_every_decision_in_a_history_keeps_the_laws(
+    data: st.DataObject, facts: Facts, policy: Policy
+) -> None:
+    """Decide, carry out, let something happen, decide again; the snapshot follows by events and
+    must answer as one built fresh from the facts."""
+    snapshot = state.build(facts)
+    now = NOW
+    for _ in range(data.draw(st.integers(1, 4))):
+        decision = cycle.decide(snapshot, now, policy)
+        assert repr(decision) == repr(decided(snapshot.facts(), now, policy))
+        after = carry.carry_out(facts, decision, now)
+        note(f"{decision}")
+        invariants.check(facts, decision, after)
+        happenings = carry.steps(facts, decision, now) + carry.members_left(after)
+        facts = carry.after(facts, happenings)
+        state.apply(snapshot, happenings)
+        event = data.draw(generators.events(facts))
+        note(f"{event}")
+        facts = carry.after(facts, [event])
+        state.apply(snapshot, [event])
+        assert _same(facts, snapshot.facts())
+        now += data.draw(st.sampled_from((0.0, 10.0, 1000.0)))
+    decision = cycle.decide(snapshot, now, policy)
+    assert repr(decision) == repr(decided(facts, now, policy))
+
+
+def _same(one: Facts, other: Facts) -> bool:
+    """Equal but for the order in which things are listed."""
+    return all(
+        sorted(map(repr, getattr(one, field.name))) == sorted(map(repr, getattr(other, field.name)))
+        for field in dataclasses.fields(Facts)
+        if field.name != "levels"
+    )
+
+
+@cases(60, 2000)
+@given(generators.facts(), generators.policies, st.integers(0, 1 << 30))
+def test_the_order_in_which_facts_are_listed_does_not_matter(
+    facts: Facts, policy: Policy, seed: int
+) -> None:
+    first = decided(facts, policy=policy)
+    running = carry.carry_out(facts, first, NOW)
+    for each in (facts, running):
+        shuffled = _shuffled(each, random.Random(seed))
+        assert repr(decided(each, policy=policy)) == repr(decided(shuffled, policy=policy))
+
+
+def _shuffled(facts: Facts, choose: random.Random) -> Facts:
+    def mixed(things: tuple[object, ...]) -> tuple[object, ...]:
+        return tuple(choose.sample(things, len(things)))
+
+    return dataclasses.replace(
+        facts,
+        nodes=mixed(facts.nodes),
+        queues=mixed(facts.queues),
+        running=mixed(facts.running),
+        waiting=mixed(facts.waiting),
+        nominations=mixed(facts.nominations),
+    )
+
+
+@cases(80, 2000)
+@given(generators.facts())
+def test_a_decision_that_was_carried_out_is_a_fixpoint(facts: Facts) -> None:
+    """Nobody is stopped again, and again, for the same reason (five more rounds)."""
+    for round_number in range(12):
+        decision = decided(facts)
+        note(f"round {round_number}: {decision}")
+        if round_number >= 7:
+            assert not decision.evictions, "still evicting after seven rounds"
+        after = carry.carry_out(facts, decision, NOW)
+        facts = carry.after(after, carry.members_left(after))
+
+
+@cases(80, 2000)
+@given(generators.facts(terms=False, most_units=6))
+def test_who_is_told_there_is_no_room_would_not_fit_alone_either(facts: Facts) -> None:
+    """What was remembered about others of the same kind must be true of this one (I11, I12)."""
+    policy = Policy(reclaim=False, preempt=False, grow=False)
+    quiet = dataclasses.replace(
+        facts, queues=tuple(dataclasses.replace(q, reserve=0) for q in facts.queues)
+    )
+    decision = decided(quiet, policy=policy)
+    after = carry.carry_out(quiet, decision, NOW)
+    for verdict in decision.verdicts:
+        if verdict.reason not in ("WaitingForCapacity", "WaitingForTopology", "Impossible"):
+            continue
+        if not verdict.resolved:
+            continue
+        only = tuple(unit for unit in after.waiting if unit.key == verdict.unit)
+        alone = decided(dataclasses.replace(after, waiting=only), policy=policy)
+        assert not alone.placements, f"{verdict}\n{alone.placements}"
+        said = alone.verdicts[0]
+        assert (said.reason, said.message) == (verdict.reason, verdict.message)
+
+
+@cases(60, 1500)
+@given(st.data(), generators.facts())
+def test_events_that_come_twice_change_nothing(data: st.DataObject, facts: Facts) -> None:
+    """After a crash the same things are told again (I13)."""
+    decision = decided(facts)
+    happenings = carry.steps(facts, decision, NOW)
+    once = state.apply(state.build(facts), happenings)
+    event = data.draw(generators.events(once.facts()))
+    twice = state.apply(state.build(facts), [*happenings, *happenings])
+    state.apply(once, [event])
+    state.apply(twice, [event, event])
+    assert repr(cycle.decide(once, NOW)) == repr(cycle.decide(twice, NOW))
+
+
+@cases(60, 1500)
+@given(st.data(), generators.facts(terms=False))
+def test_a_gang_that_lost_a_member_is_completed_before_anybody_starts(
+    data: st.DataObject, facts: Facts
+) -> None:
+    """If the gang alone could be completed now, it is, however many wait (I14)."""
+    policy = Policy(grow=False)
+    after = carry.carry_out(facts, decided(facts, policy=policy), NOW)
+    gangs = [
+        r for r in after.running if r.unit.gang and len(r.seats) == sum(x.least for x in r.unit.roles)
+    ]
+    if not gangs:
+        return
+    broken = data.draw(st.sampled_from(gangs))
+    lost = dataclasses.replace(broken, seats=broken.seats[1:])
+    damaged = carry.after(after, [state.Holds(lost)])
+    alone = decided(dataclasses.replace(damaged, waiting=()), policy=policy)
+    everybody = decided(damaged, policy=policy)
+    expected = [p for p in alone.placements if p.unit == broken.unit.key]
+    assert [p for p in everybody.placements if p.unit == broken.unit.key] == expected
+    assert lost.seats == () or expected, "its room was just freed"
