@@ -111,7 +111,12 @@ class Engine:
             assert found == phase or found not in ("Succeeded", "Failed"), self.status(name)
             return found == phase
 
-        until(reached, f"{name} is {phase}")
+        try:
+            until(reached, f"{name} is {phase}")
+        except AssertionError as stuck:
+            logs = [(self.server.state / f"test-{who}.log") for who in ("server", "agent")]
+            tails = ["\n".join(log.read_text().splitlines()[-40:]) for log in logs]
+            raise AssertionError("\n".join([str(self.status(name)), *tails])) from stuck
         return self.status(name)
 
     def pod(self, name: str) -> dict[str, Any]:

@@ -116,6 +116,9 @@ class Worker:
         self._stop_sent: float | None = None
         self._told: dict[str, Any] | None = None
         """What the last status that was written said."""
+        self._running: dict[str, Container] = {}
+        """Containers that ran when they were last looked at: their end is waited for. Asking again
+        before sleeping would miss one that ended in between."""
         self.wake = asyncio.Event()
 
     async def run(self) -> None:
@@ -175,7 +178,7 @@ class Worker:
     ) -> tuple[Observed, float | None]:
         """Starts the container if it should run and does not."""
         container = Container(self._folder, spec.name)
-        observed = container.observe()
+        observed = self._look(container)
         if observed.state == "ended":
             wait = podstatus.restart_after(pod.spec.restart_policy, observed)
             if wait is None:
@@ -193,7 +196,15 @@ class Worker:
                 observed, state="waiting", reason=reason, message=str(missing)
             )
             return waiting, _RETRY
-        return container.observe(), None
+        return self._look(container), None
+
+    def _look(self, container: Container) -> Observed:
+        observed = container.observe()
+        if observed.state == "running":
+            self._running[container.name] = container
+        else:
+            self._running.pop(container.name, None)
+        return observed
 
     async def _order(self, pod: kubernetes.Pod, spec: kubernetes.Container) -> Order:
         work = self._folder / "work"
@@ -209,7 +220,7 @@ class Worker:
     async def _end(self, pod: kubernetes.Pod) -> None:
         """The pod is to go: stop what runs, tell how it ended, let the object go."""
         own = [Container(self._folder, spec.name) for spec in pod.spec.containers]
-        seen = [container.observe() for container in own]
+        seen = [self._look(container) for container in own]
         if any(each.state == "running" for each in seen):
             grace = pod.metadata.deletion_grace_period_seconds
             signal_name = (pod.metadata.annotations or {}).get(hostpods.STOP_SIGNAL, "SIGTERM")
@@ -228,7 +239,7 @@ class Worker:
     async def _clean_up(self) -> bool:
         """The object is gone: so must be the processes, then the folder. True when all is."""
         left = containers.all_in(self._folder)
-        if any(container.observe().state == "running" for container in left):
+        if [container for container in left if self._look(container).state == "running"]:
             self._stop(left, 0.0, "SIGKILL")
             return False
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
@@ -262,11 +273,7 @@ class Worker:
             await self.wake.wait()
 
         waits = [asyncio.create_task(woken())]
-        waits += [
-            asyncio.create_task(container.ended())
-            for container in containers.all_in(self._folder)
-            if container.observe().state == "running"
-        ]
+        waits += [asyncio.create_task(each.ended()) for each in self._running.values()]
         try:
             await asyncio.wait(waits, timeout=delay, return_when=asyncio.FIRST_COMPLETED)
         finally:

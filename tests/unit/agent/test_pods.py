@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from windlass.agent import pods, podstatus, procfs, shim
+from windlass.agent import containers, pods, podstatus, procfs, shim
 from windlass.kinds import hostpods, kubernetes, meta
 from windlass.store.embedded.api import Api
 from windlass.store.embedded.client import EmbeddedStore
@@ -182,6 +182,21 @@ async def test_one_status_is_written_once(node):
     done = await node.phase("Succeeded")
     changes = int(done.metadata.resource_version) - int(running.metadata.resource_version)
     assert changes == 3
+
+
+async def test_a_container_that_ends_just_before_its_worker_sleeps_is_not_missed(node, monkeypatch):
+    real = pods.Worker._sleep
+
+    async def sleep(worker, delay):
+        for container in containers.all_in(worker._folder):
+            (node.folder / "go").touch()
+            await container.ended()
+        worker.wake.clear()
+        await real(worker, delay)
+
+    monkeypatch.setattr(pods.Worker, "_sleep", sleep)
+    await node.create("while [ ! -e {here}/go ]; do sleep 0.02; done; exit 4")
+    assert ended(await node.phase("Failed")).exit_code == 4
 
 
 async def test_pods_of_other_nodes_are_left_alone(node):
