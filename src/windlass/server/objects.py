@@ -27,8 +27,9 @@ from windlass.store.embedded.requests import RawEvent, RawList, WriteOptions
 _LOG_PATIENCE = 2.0
 """How long a log may be silent before its client is told that it has begun."""
 JSON_HEADERS = {"Content-Type": "application/json"}
-_WARNING_LENGTH, _WARNING_ROOM = 256, 4096
-"""Characters of one warning and of all warnings of an answer, as in Kubernetes."""
+_WARNING_LENGTH, _WARNING_ROOM, _WARNING_COUNT = 256, 4096, 32
+"""Characters of one warning and of all warnings of an answer, as in Kubernetes; and how many,
+because Python's own client takes no more than 100 headers."""
 _SUCCESS: dict[str, Any] = {
     "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
 }  # fmt: skip
@@ -229,7 +230,7 @@ def _one(
 def _warn(response: web.Response, warnings: list[str]) -> None:
     """As many as clients are sure to take: one header too long and the whole answer is lost."""
     room = _WARNING_ROOM
-    for warning in warnings:
+    for warning in warnings[:_WARNING_COUNT]:
         text = _header_text(warning[:_WARNING_LENGTH])
         room -= len(text)
         if room < 0:
