@@ -1,20 +1,198 @@
-"""Making room: shrinking and stopping running units so that one who has the right can start."""
+"""Making room: shrinking and stopping running units so that one who has the right can start.
+
+`cycle.consider` calls `make_room` when a unit finds no room, and `within_queue` when a quota is in
+the way. Nothing is stopped unless the gainer then surely fits: the room, with what is free of it
+now, is nominated to it and held from others until it starts there. Victims keep their room until
+they are gone; who is already told to go is never told again, and what they leave is counted on
+before anybody else is asked.
+
+`victims` knows who may go for whom, `freeing` finds the cheapest who suffice.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
-from windlass.core.facts import Unit
+import numpy as np
+
+from windlass.core import freeing, order, place, reserve, roster, verdicts, victims
+from windlass.core.facts import Eviction, Nomination, Unit
+from windlass.core.freeing import Plan, Trial
 from windlass.core.place import Failure
-from windlass.core.queues import Shortage
+from windlass.core.queues import Shortage, Sums, sum_of
+from windlass.core.roster import Flat, Piece
+from windlass.core.victims import Claim, Pool
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Cycle
 
 
+@dataclasses.dataclass(slots=True)
+class Refusal:
+    """Units like this one, with as many members and no better rank, are in vain too."""
+
+    members: int
+    rank: order.Key
+
+
+@dataclasses.dataclass(slots=True)
+class Desk:
+    """What preemption remembers within one decision."""
+
+    refused: dict[object, Refusal] = dataclasses.field(default_factory=dict)
+    told: dict[str, Piece] | None = None
+    """Units told to go, now or before, and those of their members that do; None: not asked yet."""
+    leaving: Flat | None = None
+    """What they hold, once it was laid out."""
+
+
 def within_queue(cycle: Cycle, unit: Unit, shortage: Shortage) -> bool:
-    return False
+    """A quota is in the way: those whom the unit outranks, or who borrow from it, may go."""
+    if shortage.rule == "guarantee":
+        return False  # held by units that must not be preempted
+    return _attempt(cycle, unit, frozenset((shortage.resource,)))
 
 
 def make_room(cycle: Cycle, unit: Unit, failure: Failure) -> bool:
+    """The queue may use more, but there is no room."""
+    shape = cycle.scene.cluster.shape_of(failure.role)
+    if cycle.most_when_empty(shape) < failure.role.least:
+        return False  # not even in an empty cluster
+    return _attempt(cycle, unit, frozenset())
+
+
+def _attempt(cycle: Cycle, unit: Unit, over: frozenset[str]) -> bool:
+    if not (cycle.policy.preempt or cycle.policy.reclaim) or not cycle.snapshot.running:
+        return False
+    wishes, beside = place.least_of(unit), reserve.crossed(cycle, unit, cycle.expected_end(unit))
+    kind = (unit.queue, unit.preemptible, over, cycle._kind(unit, wishes, beside, ""))
+    rank, members = _rank(cycle, unit), sum(wish.count for wish in wishes)
+    known = cycle.desk.refused.get(kind)
+    if known is not None and members >= known.members and rank >= known.rank:
+        return False
+    if not cycle.work.exhausted and _find_room(cycle, unit, over):
+        return True
+    if known is None or members <= known.members:
+        cycle.desk.refused[kind] = Refusal(members, rank)
     return False
+
+
+def _rank(cycle: Cycle, unit: Unit) -> order.Key:
+    """By which units of one queue may stop others; smaller is stronger."""
+    queue = cycle.queue_of(unit)
+    key: order.Key = (-order.priority(queue, unit),)
+    if queue.order == "attained":
+        key += (cycle.standing.predictor.index(unit, unit.attained),)
+    return key
+
+
+def _find_room(cycle: Cycle, unit: Unit, over: frozenset[str]) -> bool:
+    from windlass.core.cycle import models_of
+
+    claim = _claim(cycle, unit, over)
+    pool = victims.pool(cycle, claim)
+    others_leave = bool(_told(cycle))
+    if not len(pool) and not (claim.inside and others_leave):
+        return False
+    trial = Trial(cycle, claim, pool, _leaving(cycle), quota=bool(over) or not claim.inside)
+    allowed = pool.protected <= cycle.now
+    nobody = np.zeros(len(pool), np.bool_)
+    if others_leave and trial.suffices(nobody):
+        allowed = nobody
+    elif not trial.suffices(allowed):
+        _wake_when_unprotected(trial)
+        return False
+    plan = freeing.plan(trial, allowed, models_of(unit))
+    if plan is None:
+        return False
+    _commit(cycle, unit, pool, plan)
+    return True
+
+
+def _claim(cycle: Cycle, unit: Unit, over: frozenset[str]) -> Claim:
+    """The unit's standing as it will be when all who were told to go are gone."""
+    told, tree, need = _told(cycle), cycle.tree.fork(), cycle.need(unit)
+    for piece in told.values():
+        left = piece.running.unit
+        tree.add(left.queue, piece.held, firm=not left.preemptible, sign=-1)
+    scarce = over | victims.scarce_resources(cycle, unit)
+    departed = frozenset((*told, *cycle.placements))
+    return Claim(unit, need, scarce, tree, tree.inside(unit.queue, need), departed)
+
+
+def _told(cycle: Cycle) -> dict[str, Piece]:
+    """Everybody who was told to go, by earlier decisions and by this one."""
+    if cycle.desk.told is None:
+        cycle.desk.told = {}
+        for key in sorted(cycle.snapshot.roster.leaving):
+            running = cycle.snapshot.running[key]
+            seats = [s for s in running.seats if (s.role, s.index) in running.leaving]
+            cycle.desk.told[key] = roster.part_of(cycle.scene.cluster, running, seats)
+    return cycle.desk.told
+
+
+def _leaving(cycle: Cycle) -> Flat:
+    if cycle.desk.leaving is None:
+        pieces = list(_told(cycle).values())
+        cycle.desk.leaving = roster.flatten(pieces, len(cycle.scene.cluster.resources))
+    return cycle.desk.leaving
+
+
+def _wake_when_unprotected(trial: Trial) -> None:
+    """If only minimum runtimes are in the way, says when enough of them are over."""
+    protected, now = trial.pool.protected, trial.cycle.now
+    moments = np.unique(protected[protected > now])
+    last = len(moments) - 1
+    if last >= 0 and trial.suffices(protected <= moments[last]):
+        first = freeing.first_that(lambda n: trial.suffices(protected <= moments[n]), 0, last)
+        trial.cycle.wake.append(float(moments[first]))
+
+
+# --- what was decided ---------------------------------------------------------------------------
+
+
+def _commit(cycle: Cycle, unit: Unit, pool: Pool, plan: Plan) -> None:
+    told, freed = _told(cycle), dict[str, Sums]()
+    for piece in _who_goes(cycle, pool, plan):
+        members = tuple((seat.role, seat.index) for seat in piece.seats)
+        queue = piece.running.unit.queue
+        reason = (
+            f"a unit that comes before it in queue {unit.queue} needs the room"
+            if queue == unit.queue
+            else f"queue {unit.queue} takes back what it is guaranteed"
+        )
+        cycle.evictions.append(Eviction(piece.key, members, unit.key, reason))
+        told[piece.key] = piece
+        freed[queue] = sum_of([freed.get(queue, {}), piece.held])
+    cycle.desk.leaving = None
+    cycle.nominations[unit.key] = Nomination(unit.key, plan.seats)
+    cycle.hold(unit, plan.seats)
+    cycle.scene.cluster.settle()
+    message = _told_from_where(cycle.need(unit), freed)
+    cycle.verdicts[unit.key] = dataclasses.replace(verdicts.being_freed(unit), message=message)
+
+
+def _who_goes(cycle: Cycle, pool: Pool, plan: Plan) -> list[Piece]:
+    """The pieces of each victim as one: some of its surplus, or all of it."""
+    by_unit: dict[str, list[Piece]] = {}
+    for i in np.flatnonzero(plan.gone):
+        piece = pool.pieces[i]
+        by_unit.setdefault(piece.key, []).append(piece)
+    found = []
+    for pieces in by_unit.values():
+        running = pieces[0].running
+        whole = any(not piece.surplus for piece in pieces)
+        seats = running.seats if whole else [seat for piece in pieces for seat in piece.seats]
+        found.append(roster.part_of(cycle.scene.cluster, running, seats))
+    return found
+
+
+def _told_from_where(need: Sums, freed: dict[str, Sums]) -> str:
+    parts = []
+    for queue, sums in sorted(freed.items()):
+        shown = [verdicts.told(r, n) for r, n in sorted(sums.items()) if n and need.get(r)]
+        parts.append(f"{', '.join(shown)} in queue {queue}" if shown else f"queue {queue}")
+    if not parts:
+        return "its room is being freed by units that were stopped before"
+    return f"its room is being freed: {'; '.join(parts)}"

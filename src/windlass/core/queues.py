@@ -69,6 +69,15 @@ class Tree:
         """The queue and all above it, itself first."""
         return self._paths[name]
 
+    def parting(self, one: str, other: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Both paths up to, but without, the first queue that they share; leaves first."""
+        first, second = self._paths[one], self._paths[other]
+        shared = set(first) & set(second)
+        return (
+            tuple(name for name in first if name not in shared),
+            tuple(name for name in second if name not in shared),
+        )
+
     # --- accounting
 
     def add(self, name: str, amounts: Mapping[str, int], *, firm: bool, sign: int = 1) -> None:
@@ -86,17 +95,18 @@ class Tree:
         path = self._paths[name]
         for queue in path:
             used = self.used[queue]
-            for resource, limit in self.queues[queue].limit.items():
+            for resource, limit in sorted(self.queues[queue].limit.items()):
                 asked = need.get(resource, 0)
                 if asked and used.get(resource, 0) + asked > limit:
                     left = max(0, limit - used.get(resource, 0))
                     return Shortage("limit", queue, resource, asked, left)
         if not self.guaranteed:
             return None
-        return self._firm_shortage(name, need) if firm else self._lending_shortage(path, need)
+        barred = self._firm_shortage(name, need) if firm else None
+        return barred or self._lending_shortage(path, need)
 
     def _firm_shortage(self, name: str, need: Mapping[str, int]) -> Shortage | None:
-        for resource in self.guaranteed:
+        for resource in sorted(self.guaranteed):
             asked = need.get(resource, 0)
             left = self.guarantee[name].get(resource, 0) - self.firm[name].get(resource, 0)
             if asked > left:
@@ -136,10 +146,11 @@ class Tree:
         return self.used[name].get(resource, 0) + asked <= own
 
     def _kept_back(self, name: str, resource: str) -> int:
-        """Of its unused guarantee, what the queue does not lend."""
+        """Of its unused guarantee, what the queue, or those below it, do not lend."""
         own = self.guarantee[name].get(resource, 0)
         lend = min(own, self.queues[name].lend.get(resource, own))
-        return max(0, own - lend - self.used[name].get(resource, 0))
+        below = sum(self._kept_back(child, resource) for child in self.children.get(name, ()))
+        return max(0, below, own - lend - self.used[name].get(resource, 0))
 
     def _beside(self, path: tuple[str, ...]) -> Iterable[str]:
         """Siblings of the queue and of everything above it."""
@@ -201,23 +212,23 @@ class Tree:
         for name in roots:
             _add(promised, self._promise(name), 1)
         found = {}
-        for name, queue in self.queues.items():
+        for name in self.queues:
             found[name] = {
                 resource: amount * self.capacity.get(resource, 0) // promised[resource]
                 if promised.get(resource, 0) > self.capacity.get(resource, 0)
                 else amount
-                for resource, amount in queue.guarantee.items()
+                for resource, amount in self._promise(name).items()
                 if amount > 0
             }
         return found
 
     def _who_withholds(self) -> dict[str, set[str]]:
-        """Resource -> queues that do not lend all of their guarantee of it."""
+        """Resource -> queues that, or below which some, do not lend all of their guarantee."""
         found: dict[str, set[str]] = {}
         for name, own in self.guarantee.items():
             for resource, amount in own.items():
                 if self.queues[name].lend.get(resource, amount) < amount:
-                    found.setdefault(resource, set()).add(name)
+                    found.setdefault(resource, set()).update(self._paths[name])
         return found
 
     def _promise(self, name: str) -> Sums:

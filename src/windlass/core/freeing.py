@@ -1,0 +1,291 @@
+"""What if these pieces went: would the gainer fit, and which of them can be spared?
+
+`Trial` answers the first for any set of pieces by a few array operations on a copy of the cluster.
+`plan` finds a set: the shortest prefix of an order in which the gainer fits, by bisection (more
+gone never means less room), then everybody back who is not needed, dearest first, so that no one
+who is left in the set could be spared. It changes nothing but its own copies.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from windlass.core import place, reserve, sparing
+from windlass.core.choosing import PARTITIONED
+from windlass.core.cluster import Cluster
+from windlass.core.facts import Role, Seat, Unit
+from windlass.core.place import Failure, Scene
+from windlass.core.roster import Flat, Piece
+from windlass.core.victims import Claim, Pool
+
+if TYPE_CHECKING:
+    from windlass.core.cycle import Cycle
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    gone: Mask
+    """Pieces of the pool that go."""
+    seats: tuple[Seat, ...]
+    """Where the gainer will be."""
+    price: tuple[float, ...]
+    """Smaller is better: the worst kind and priority touched, work lost, members stopped."""
+
+
+class Trial:
+    """One gainer, and the cluster as it will be without those who were told to go before."""
+
+    def __init__(
+        self, cycle: Cycle, claim: Claim, pool: Pool, leaving: Flat, *, quota: bool
+    ) -> None:
+        self.cycle, self.claim, self.unit, self.pool = cycle, claim, claim.unit, pool
+        self.quota = quota
+        """Whether quotas are in the way, or would be if the wrong pieces went."""
+        self.base = relieved(cycle.scene.cluster, leaving, None)
+        keep_promised(cycle, self.base)
+        self.wishes = place.least_of(self.unit)
+        self.domains = _domains_of(self.base, self.unit)
+        """Per node, the number of the domain inside which all members must be."""
+        self.within = _outside_reservations(cycle, self.unit)
+        terms = any(w.role.affinities or w.role.spreads for w in self.wishes)
+        self.alike = len(self.wishes) == 1 and not terms and not cycle.scene.crowd.repels
+        """Members of one shape whose neighbours do not matter: counting is exact."""
+
+    def suffices(self, gone: Mask) -> bool:
+        """Whether the gainer may and can start once these are gone."""
+        return (not self.quota or sparing.Books(self.claim, self.pool, gone).allow()) and self.fits(
+            gone
+        )
+
+    def cluster(self, gone: Mask) -> Cluster:
+        trial = relieved(self.base, self.pool.flat, gone)
+        freed = [self.pool.pieces[i] for i in np.flatnonzero(gone)] if trial.ports else []
+        free_ports(trial, freed)
+        keep_promised(self.cycle, trial)
+        return trial
+
+    def fits(self, gone: Mask) -> bool:
+        cluster = self.cluster(gone)
+        if self.alike:
+            return self.fits_in(cluster)
+        return not isinstance(self.place(cluster, gone), Failure)
+
+    def fits_in(self, cluster: Cluster) -> bool:
+        """Only for members that are alike."""
+        (wish,) = self.wishes
+        caps = self.caps(cluster)
+        sums = np.bincount(self.domains, weights=caps)
+        return bool(len(sums)) and int(sums.max()) >= wish.count
+
+    def caps(self, cluster: Cluster) -> Ints:
+        self.cycle.work.spend(len(cluster))
+        caps = cluster.caps(cluster.shape_of(self.wishes[0].role))
+        return caps if self.within is None else np.where(self.within, caps, 0)
+
+    def place(
+        self,
+        cluster: Cluster,
+        gone: Mask,
+        within: Mask | None = None,
+        models: Iterable[str] = ("",),
+    ) -> tuple[Seat, ...] | Failure:
+        """The very seats; takes them in the given cluster."""
+        crowd = self.cycle.scene.crowd
+        if not self.alike:
+            crowd = crowd.fork()
+            for i in np.flatnonzero(gone):
+                piece = self.pool.pieces[i]
+                crowd.leave(dataclasses.replace(piece.running, seats=piece.seats))
+        scene = Scene(cluster, self.cycle.work, crowd, scorer=self.cycle.scene.scorer)
+        scene.within = self.within if within is None else within
+        answer: tuple[Seat, ...] | Failure = Failure(self.wishes[0].role, self.wishes[0].count, 0)
+        for model in models:
+            scene.model = model
+            answer = place.place(scene, self.unit, self.wishes)
+            if not isinstance(answer, Failure):
+                break
+        return answer
+
+
+def plan(trial: Trial, allowed: Mask, models: tuple[str, ...]) -> Plan | None:
+    """The better of two minimal sets: by work lost, and by work lost per device. The caller made
+    sure that the gainer fits when all who are allowed go."""
+    plans = [found for rank in _orders(trial.pool, allowed)
+             if (found := _plan_in_order(trial, rank, allowed, models)) is not None]  # fmt: skip
+    return min(plans, key=lambda each: each.price, default=None)
+
+
+def _orders(pool: Pool, allowed: Mask) -> Iterator[Ints]:
+    """Ranks of the pieces; lower priority goes first, so that no victim outranks who is spared."""
+    at = np.arange(len(pool))
+    cost = pool.lost * pool.size
+    keys = [
+        (at, -pool.started, cost, pool.priority, pool.kind, ~allowed),
+        (at, -pool.started, -pool.size, pool.lost, pool.priority, pool.kind, ~allowed),
+    ]
+    seen: list[bytes] = []
+    for each in keys:
+        sequence = np.lexsort(each)
+        if sequence.tobytes() not in seen:
+            seen.append(sequence.tobytes())
+            rank = np.empty_like(sequence)
+            rank[sequence] = at
+            yield rank
+
+
+def _plan_in_order(trial: Trial, rank: Ints, allowed: Mask, models: tuple[str, ...]) -> Plan | None:
+    low, most = 0, int(allowed.sum())
+    if trial.quota:
+        books = sparing.Books(trial.claim, trial.pool, np.zeros_like(allowed))
+        low = books.go_until_allowed(np.argsort(rank)[:most])
+    gone = rank < first_that(lambda n: trial.fits(rank < n), low, most)
+    cluster = trial.cluster(gone)
+    seats = trial.place(cluster, gone, _cheapest_nodes(trial, gone), models)
+    if isinstance(seats, Failure):
+        seats = trial.place(trial.cluster(gone), gone, None, models)
+    if isinstance(seats, Failure):
+        return None
+    if not trial.quota:
+        gone = _near_only(trial, gone, seats)
+    sparing.spare(trial, gone, rank)
+    seats = trial.place(trial.cluster(gone), gone, None, models)
+    return None if isinstance(seats, Failure) else Plan(gone, seats, _price(trial.pool, gone))
+
+
+def first_that(works: Check, low: int, high: int) -> int:
+    """The smallest n in low..high that works, where all above it do; high is known to."""
+    while low < high:
+        middle = (low + high) // 2
+        if works(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return high
+
+
+class Check(Protocol):
+    def __call__(self, n: int, /) -> bool: ...
+
+
+def _price(pool: Pool, gone: Mask) -> tuple[float, ...]:
+    if not gone.any():
+        return (0, 0, 0, 0)
+    return (
+        float(pool.kind[gone].max()),
+        float(pool.priority[gone].max()),
+        float((pool.lost * pool.size)[gone].sum()),
+        float(pool.size[gone].sum()),
+        float(gone.sum()),
+    )
+
+
+def _cheapest_nodes(trial: Trial, gone: Mask) -> Mask | None:
+    """Of the nodes with room once all these are gone, those where a member costs the least."""
+    if not trial.alike:
+        return None
+    (wish,), pool = trial.wishes, trial.pool
+    cluster = trial.cluster(gone)
+    caps = trial.caps(cluster)
+    flat, seats = pool.flat, gone[pool.flat.seat_of]
+    cost = np.bincount(
+        flat.members[0, seats], (pool.lost * pool.size + 1)[flat.seat_of[seats]], len(cluster)
+    )
+    ids = trial.domains
+    sums, costs = np.bincount(ids, weights=caps), np.bincount(ids, weights=cost)
+    fitting = np.flatnonzero(sums >= wish.count)
+    fitting = fitting[np.lexsort((fitting, costs[fitting] / sums[fitting]))]
+    best: tuple[float, Ints] | None = None
+    for domain in fitting[: place.DOMAIN_TRIES]:
+        nodes = np.flatnonzero((ids == domain) & (caps > 0))
+        nodes = nodes[np.lexsort((nodes, cost[nodes] / caps[nodes]))]
+        enough = int(np.searchsorted(np.cumsum(caps[nodes]), wish.count)) + 1
+        total = float(cost[nodes[:enough]].sum())
+        if best is None or total < best[0]:
+            best = (total, nodes[:enough])
+    if best is None:
+        return None
+    mask = np.zeros(len(cluster), np.bool_)
+    mask[best[1]] = True
+    return mask
+
+
+def _near_only(trial: Trial, gone: Mask, seats: Iterable[Seat]) -> Mask:
+    """Without those who hold nothing where the gainer sits."""
+    pool, cluster = trial.pool, trial.base
+    here = np.zeros(len(cluster), np.bool_)
+    here[[cluster.index[seat.node] for seat in seats]] = True
+    touching = np.zeros(len(pool), np.bool_)
+    touching[pool.flat.seat_of[here[pool.flat.members[0]]]] = True
+    near = gone & touching
+    least = pool.least
+    with_least = (least >= 0) & near[least]
+    return near | (gone & with_least)
+
+
+# --- copies of the cluster ----------------------------------------------------------------------
+
+
+def relieved(cluster: Cluster, flat: Flat, gone: Mask | None) -> Cluster:
+    """A copy in which these pieces (all of them without a mask) hold nothing any more."""
+    trial = cluster.fork(())
+    if gone is None:
+        trial.shift(flat.members, flat.devices, +1)
+    elif gone.any():
+        trial.shift(flat.members[:, gone[flat.seat_of]], flat.devices[:, gone[flat.grant_of]], +1)
+    return trial
+
+
+def free_ports(cluster: Cluster, pieces: Iterable[Piece]) -> None:
+    for piece in pieces:
+        roles = {role.name: role for role in piece.running.unit.roles}
+        for seat in piece.seats:
+            role, node = roles.get(seat.role), cluster.index.get(seat.node)
+            for port in role.ports if role is not None and node is not None else ():
+                cluster.ports[port].discard(node)
+
+
+def keep_promised(cycle: Cycle, cluster: Cluster) -> None:
+    """Ports and slices that are promised stay taken, also where a victim still has them."""
+    for key in cycle.nominations:
+        unit = cycle.snapshot.waiting[key]
+        roles = {role.name: role for role in unit.roles}
+        for seat in cycle.nominations[key].seats:
+            node = cluster.index.get(seat.node)
+            if node is not None:
+                _insist(cluster, node, roles[seat.role], seat)
+
+
+def _insist(cluster: Cluster, node: int, role: Role, seat: Seat) -> None:
+    for port in role.ports:
+        cluster.ports.setdefault(port, set()).add(node)
+    for device, _, _, slices, mode in cluster.bank.footprint(node, seat.grants):
+        if mode == PARTITIONED:
+            cluster.bank.used.reshape(-1)[device] |= slices
+
+
+def _domains_of(cluster: Cluster, unit: Unit) -> Ints:
+    topology = unit.topology
+    if topology is not None and topology.required:
+        if topology.level in cluster.levels:
+            return cluster.domains[cluster.levels.index(topology.level)]
+        return np.arange(len(cluster))
+    return np.zeros(len(cluster), np.int64)
+
+
+def _outside_reservations(cycle: Cycle, unit: Unit) -> Mask | None:
+    """Nodes that nobody was promised, for a unit that may run into such a promise."""
+    beside = reserve.crossed(cycle, unit, cycle.expected_end(unit))
+    if not beside:
+        return None
+    mask = np.ones(len(cycle.scene.cluster), np.bool_)
+    for held in beside:
+        mask[list(held.by_node)] = False
+    return mask

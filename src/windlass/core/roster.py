@@ -1,0 +1,245 @@
+"""Running units by queue, in pieces that can go one by one, told in numbers.
+
+A piece is the least of a unit, which goes as a whole, or one member above it. The snapshot keeps
+the roster up to date event by event; preemption reads it. What one queue's pieces hold is laid out
+in arrays once and kept until the queue changes, so that thousands of possible victims cost a few
+array operations. It says who is there, never who may be stopped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from itertools import chain, repeat
+
+import numpy as np
+import numpy.typing as npt
+
+from windlass.core import amounts
+from windlass.core.cluster import Cluster
+from windlass.core.facts import Role, Running, Seat
+from windlass.core.queues import Sums
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """Members of one running unit that go together."""
+
+    running: Running
+    seats: tuple[Seat, ...]
+    surplus: bool
+    """One member above the least; else the least, which goes only when all surplus goes."""
+    held: Sums
+    size: int
+    """Devices it holds, or members where it holds none."""
+    members: tuple[tuple[int, ...], ...]
+    """Of each seat: the node, then amounts by column of the cluster's resources."""
+    grants: tuple[tuple[int, int, int, int, int], ...]
+    """Of each device: its flat number and what is held of it, as `Bank.footprint` has it."""
+
+    @property
+    def key(self) -> str:
+        return self.running.unit.key
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Flat:
+    """What pieces hold, in rows that `Cluster.shift` takes: one per seat, one per grant."""
+
+    seat_of: Ints
+    """Which piece a seat belongs to."""
+    members: Ints
+    """The node, then amounts by column of the cluster's resources."""
+    grant_of: Ints
+    devices: Ints
+    """As `Bank.footprint` has them."""
+
+    def only(self, chosen: Ints) -> Flat:
+        """Of these pieces, ascending; they are numbered anew in that order."""
+        last = max(self.seat_of.max(initial=-1), chosen.max(initial=-1))
+        number = np.full(last + 1, -1, np.int64)
+        number[chosen] = np.arange(len(chosen))
+        seats, grants = number[self.seat_of] >= 0, number[self.grant_of] >= 0
+        return Flat(
+            number[self.seat_of[seats]], self.members[:, seats],
+            number[self.grant_of[grants]], self.devices[:, grants],
+        )  # fmt: skip
+
+
+def flatten(pieces: Sequence[Piece], resources: int) -> Flat:
+    numbers = np.arange(len(pieces))
+    seats = list(chain.from_iterable(piece.members for piece in pieces))
+    grants = list(chain.from_iterable(piece.grants for piece in pieces))
+    return Flat(
+        np.repeat(numbers, [len(piece.members) for piece in pieces]),
+        np.array(seats, np.int64).reshape(len(seats), 1 + resources).T,
+        np.repeat(numbers, [len(piece.grants) for piece in pieces]),
+        np.array(grants, np.int64).reshape(len(grants), 5).T,
+    )
+
+
+def join(flats: Sequence[Flat], sizes: Sequence[int]) -> Flat:
+    """One numbering for the pieces of several."""
+    offsets = list(zip(flats, np.cumsum([0, *sizes]), strict=False))
+    return Flat(
+        np.concatenate([flat.seat_of + offset for flat, offset in offsets]),
+        np.concatenate([flat.members for flat in flats], axis=1),
+        np.concatenate([flat.grant_of + offset for flat, offset in offsets]),
+        np.concatenate([flat.devices for flat in flats], axis=1),
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """The pieces of one queue, sorted by key, the least of a unit before its surplus."""
+
+    pieces: tuple[Piece, ...]
+    rows: dict[str, list[int]]
+    """Unit -> its rows."""
+    least: Ints
+    """Row -> the row of the same unit's least; its own, if that is what it is."""
+    priority: Ints
+    started: Floats
+    since: Floats
+    """What it computed since then would be lost."""
+    protected: Floats
+    size: Ints
+    firm: Mask
+    surplus: Mask
+    leaving: Mask
+    flat: Flat
+    held: dict[str, Ints] = dataclasses.field(default_factory=dict)
+
+    def held_of(self, resource: str) -> Ints:
+        found = self.held.get(resource)
+        if found is None:
+            amounts_held = (piece.held.get(resource, 0) for piece in self.pieces)
+            found = np.fromiter(amounts_held, np.int64, len(self.pieces))
+            self.held[resource] = found
+        return found
+
+
+class Roster:
+    """Fed by the snapshot: `enter` when a unit holds room, `leave` when it does not any more."""
+
+    def __init__(self) -> None:
+        self.leaving: dict[str, None] = {}
+        """Units of which some members were told to go."""
+        self._queues: dict[str, dict[str, tuple[Piece, ...]]] = {}
+        self._columns: dict[str, Columns] = {}
+
+    def enter(self, cluster: Cluster, running: Running, held: Sums) -> None:
+        unit = running.unit
+        self._queues.setdefault(unit.queue, {})[unit.key] = pieces_of(cluster, running, held)
+        self._columns.pop(unit.queue, None)
+        if running.leaving:
+            self.leaving[unit.key] = None
+
+    def leave(self, running: Running) -> None:
+        unit = running.unit
+        self._queues[unit.queue].pop(unit.key, None)
+        self._columns.pop(unit.queue, None)
+        self.leaving.pop(unit.key, None)
+
+    def queues(self) -> list[str]:
+        """Those in which anything runs."""
+        return sorted(name for name, units in self._queues.items() if units)
+
+    def pieces(self, queue: str, key: str) -> tuple[Piece, ...]:
+        return self._queues.get(queue, {}).get(key, ())
+
+    def columns(self, queue: str, resources: int) -> Columns:
+        found = self._columns.get(queue)
+        if found is None:
+            found = self._columns[queue] = _columns(self._queues.get(queue, {}), resources)
+        return found
+
+
+def pieces_of(cluster: Cluster, running: Running, held: Sums) -> tuple[Piece, ...]:
+    """The least first, then the surplus, highest number first."""
+    roles = {role.name: role for role in running.unit.roles}
+    extra = surplus(running)
+    if not extra:
+        return (_piece(cluster, running, roles, running.seats, False, held),)
+    taken = {(seat.role, seat.index) for seat in extra}
+    groups = [tuple(s for s in running.seats if (s.role, s.index) not in taken)]
+    groups += [(seat,) for seat in extra]
+    return tuple(
+        _piece(cluster, running, roles, seats, number > 0,
+               amounts.of_seats(cluster, running.unit.roles, seats))
+        for number, seats in enumerate(groups)
+    )  # fmt: skip
+
+
+def surplus(running: Running) -> list[Seat]:
+    """Members above the least of their role, the highest number first; never number 0."""
+    found: list[Seat] = []
+    for role in running.unit.roles:
+        if role.most <= role.least:
+            continue
+        seats = sorted((s for s in running.seats if s.role == role.name), key=lambda s: -s.index)
+        above = max(0, len(seats) - max(role.least, 1))
+        found += [seat for seat in seats if seat.index != 0][:above]
+    return found
+
+
+def part_of(cluster: Cluster, running: Running, seats: Iterable[Seat]) -> Piece:
+    """Some members of a unit as one piece, whatever they are."""
+    roles = {role.name: role for role in running.unit.roles}
+    chosen = tuple(seats)
+    held = amounts.of_seats(cluster, running.unit.roles, chosen)
+    return _piece(cluster, running, roles, chosen, False, held)
+
+
+def _piece(
+    cluster: Cluster,
+    running: Running,
+    roles: dict[str, Role],
+    seats: tuple[Seat, ...],
+    is_surplus: bool,
+    held: Sums,
+) -> Piece:
+    members: list[tuple[int, ...]] = []
+    grants: list[tuple[int, int, int, int, int]] = []
+    for seat in seats:
+        node, role = cluster.index.get(seat.node), roles.get(seat.role)
+        if node is None or role is None:
+            continue
+        by_column = dict(cluster.shape_of(role).needs)
+        columns = range(len(cluster.resources))
+        members.append((node, *map(by_column.get, columns, repeat(0))))
+        grants += cluster.bank.footprint(node, seat.grants)
+    size = len(grants) or len(members)
+    return Piece(running, seats, is_surplus, held, size, tuple(members), tuple(grants))
+
+
+def _columns(units: dict[str, tuple[Piece, ...]], resources: int) -> Columns:
+    keys = sorted(units)
+    pieces = tuple(chain.from_iterable(units[key] for key in keys))
+    rows: dict[str, list[int]] = {}
+    least: list[int] = []
+    for key in keys:
+        first = len(least)
+        rows[key] = list(range(first, first + len(units[key])))
+        least += [first] * len(units[key])
+    running = [piece.running for piece in pieces]
+    started = np.array([each.started for each in running], np.float64)
+    saved = [each.started if each.checkpoint_at is None else each.checkpoint_at for each in running]
+    return Columns(
+        pieces,
+        rows,
+        np.array(least, np.int64),
+        np.array([each.unit.priority for each in running], np.int64),
+        started,
+        np.maximum(started, np.array(saved, np.float64)),
+        np.array([each.protected_until for each in running], np.float64),
+        np.array([piece.size for piece in pieces], np.int64),
+        np.array([not each.unit.preemptible for each in running], np.bool_),
+        np.array([piece.surplus for piece in pieces], np.bool_),
+        np.array([bool(each.leaving) for each in running], np.bool_),
+        flatten(pieces, resources),
+    )

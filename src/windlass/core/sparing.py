@@ -1,0 +1,196 @@
+"""Sparing: who of those that were to go can stay after all.
+
+`freeing.plan` calls `spare` with a set in which the gainer fits; afterwards nobody in it could be
+taken back alone. Room is counted in plain numbers where that is exact (`Tally`), else by trying
+the placement again (`Retry`); quotas are kept in `Books`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from windlass.core import victims
+from windlass.core.choosing import UNLOCKED
+from windlass.core.cluster import Cluster
+from windlass.core.queues import Tree
+from windlass.core.roster import Piece
+from windlass.core.shapes import Shape
+from windlass.core.victims import Claim, Pool
+
+if TYPE_CHECKING:
+    from windlass.core.freeing import Trial
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+def spare(trial: Trial, gone: Mask, rank: Ints) -> None:
+    """Takes back, dearest first, everybody without whom the gainer still fits."""
+    books = Books(trial.claim, trial.pool, gone) if trial.quota else None
+    counter = count_for(trial, gone)
+    members = np.flatnonzero(gone)
+    for i in members[np.argsort(-rank[members])]:
+        least = int(trial.pool.least[i])
+        if trial.pool.pieces[i].surplus and least >= 0 and gone[least]:
+            continue  # its unit goes as a whole
+        if books is not None and not books.stays(int(i)):
+            continue
+        gone[i] = False
+        if not counter.stays(trial.pool.pieces[i], gone):
+            gone[i] = True
+            if books is not None:
+                books.goes(int(i))
+
+
+class Counter(Protocol):
+    def stays(self, piece: Piece, gone: Mask) -> bool:
+        """Counts the piece as staying, if the gainer fits nevertheless."""
+        ...
+
+
+def count_for(trial: Trial, gone: Mask) -> Counter:
+    if trial.alike:
+        shape = trial.base.shape_of(trial.wishes[0].role)
+        if _is_plain(shape):
+            return Tally(trial, trial.cluster(gone), shape)
+    return Retry(trial)
+
+
+def _is_plain(shape: Shape) -> bool:
+    """Whether room for it is a matter of sums and of whole free devices."""
+    if shape.ports or shape.bundle or len(shape.requests) > 1:
+        return False
+    return all(
+        request.form == "whole" and (len(request.models) < 2 or request.count == 1)
+        for request in shape.requests
+    )
+
+
+class Retry:
+    """Tries the placement again for every piece: any shapes, any terms."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+
+    def stays(self, piece: Piece, gone: Mask) -> bool:  # noqa: ARG002
+        return not self._trial.cycle.work.exhausted and self._trial.fits(gone)
+
+
+class Tally:
+    """Counts members that fit, piece by piece, in plain numbers."""
+
+    def __init__(self, trial: Trial, cluster: Cluster, shape: Shape) -> None:
+        self._caps = trial.caps(cluster).tolist()
+        self._needs = [(c, need, cluster.free[c].tolist()) for c, need in shape.needs]
+        self._ids = trial.domains.tolist()
+        self._sums = np.bincount(self._ids, weights=self._caps).astype(np.int64).tolist()
+        self._count = trial.wishes[0].count
+        self._enough = sum(total >= self._count for total in self._sums)
+        self._width = cluster.bank.compute.shape[1]
+        self._per_member = 0
+        self._free: list[bool] = []
+        self._devices: list[int] = []
+        if shape.requests:
+            usable = cluster.bank.eligible(shape.requests[0]) & (cluster.bank.mode == UNLOCKED)
+            self._per_member = shape.requests[0].count
+            self._free = usable.ravel().tolist()
+            self._devices = usable.sum(axis=1).tolist()
+
+    def stays(self, piece: Piece, gone: Mask) -> bool:  # noqa: ARG002
+        taken = self._occupy(piece)
+        before = [(node, self._caps[node]) for node in {node for node, *_ in piece.members}]
+        for node, cap in before:
+            if cap:
+                self._set_cap(node, self._cap(node))
+        if self._enough:
+            return True
+        for node, cap in before:
+            self._set_cap(node, cap)
+        self._vacate(piece, taken)
+        return False
+
+    def _occupy(self, piece: Piece) -> list[int]:
+        for member in piece.members:
+            for column, _, free in self._needs:
+                free[member[0]] -= member[1 + column]
+        taken = []
+        if self._per_member:
+            for device, *_ in piece.grants:
+                if self._free[device]:
+                    self._free[device] = False
+                    self._devices[device // self._width] -= 1
+                    taken.append(device)
+        return taken
+
+    def _vacate(self, piece: Piece, taken: Iterable[int]) -> None:
+        for member in piece.members:
+            for column, _, free in self._needs:
+                free[member[0]] += member[1 + column]
+        for device in taken:
+            self._free[device] = True
+            self._devices[device // self._width] += 1
+
+    def _cap(self, node: int) -> int:
+        fit = min((free[node] // need for _, need, free in self._needs), default=1 << 40)
+        if self._per_member:
+            fit = min(fit, self._devices[node] // self._per_member)
+        return max(0, fit)
+
+    def _set_cap(self, node: int, cap: int) -> None:
+        domain = self._ids[node]
+        total = self._sums[domain]
+        self._sums[domain] = total + cap - self._caps[node]
+        self._caps[node] = cap
+        self._enough += (self._sums[domain] >= self._count) - (total >= self._count)
+
+
+class Books:
+    """What quotas say while pieces go and stay: the gainer's queue may use what it needs, and has
+    the right to everything that is taken back for it."""
+
+    def __init__(self, claim: Claim, pool: Pool, gone: Mask) -> None:
+        self._claim, self._pool = claim, pool
+        self._tree: Tree = claim.tree.fork()
+        self._taken_from: dict[str, int] = {}
+        for i in np.flatnonzero(gone):
+            self.goes(int(i))
+
+    def go_until_allowed(self, sequence: Ints) -> int:
+        """How many in sequence must go until no quota is in the way."""
+        for number, i in enumerate(sequence):
+            if self.allow():
+                return number
+            self.goes(int(i))
+        return len(sequence)
+
+    def goes(self, i: int) -> None:
+        self._move(i, -1)
+
+    def stays(self, i: int) -> bool:
+        """Counts it as staying if quotas allow."""
+        self._move(i, +1)
+        if self.allow():
+            return True
+        self._move(i, -1)
+        return False
+
+    def _move(self, i: int, sign: int) -> None:
+        piece = self._pool.pieces[i]
+        queue = piece.running.unit.queue
+        self._tree.add(queue, piece.held, firm=False, sign=sign)
+        if not self._pool.own[i]:
+            self._taken_from[queue] = self._taken_from.get(queue, 0) - sign
+
+    def allow(self) -> bool:
+        unit = self._claim.unit
+        if self._tree.shortage(unit.queue, self._claim.need, firm=not unit.preemptible):
+            return False
+        return all(
+            victims.may_take_back(self._claim, self._tree, queue)
+            for queue, count in self._taken_from.items()
+            if count
+        )
