@@ -1,23 +1,226 @@
 """How long units run, learned from those that ran: nothing else is known about the future.
 
-`History` is what was observed. `decide` asks it for predictions; the order `attained` ranks by
-its index. It never looks at a unit's true duration: only at what was attained and who ended.
+`History` is what was seen: who was submitted in which order, how long each has run, who ended.
+`History.at(now)` is the outlook that `decide` asks: the order `attained` ranks by its `index`,
+the order `shortest` and backfill by `expected` and `quantile`. It never looks at a unit's true
+duration: only at what was attained and who ended. No clock, no randomness: the same observations
+give the same answers, in whatever portions they came.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
+from windlass.core import hazard
+from windlass.core.evidence import Evidence
 from windlass.core.facts import Unit
+from windlass.core.hazard import Floats
+from windlass.core.order import size
+
+HYSTERESIS = 2.0
+"""A running unit loses its place only to one whose index is this many times smaller."""
+LEAST_RUN = 600.0
+"""Seconds after its start during which a unit does not lose its place to a better index."""
+LOOKS = (1000.0, 10.0)
+"""Seconds of the first look at a running unit's rank while others wait; each next one comes after
+this many times more. Without them a rank would change only when somebody comes or goes."""
+
+POOL_WEIGHT = 2.0
+"""So many units that behave like the prior are added to what the whole platform showed."""
+SIZE_WEIGHT = 10.0
+"""So many units that behave like the whole platform are added to those of one size."""
+KIN_WEIGHT = 1.0
+"""So many units that behave like others of their size are added to a unit's neighbours."""
+
+LIKELY = 0.8
+"""`expected` is not exceeded by this share of units alike: an early end costs less than a late."""
+ENOUGH_KIN = 3
+ENOUGH_ALIKE = 30
+"""Units of the same kin and size, or else of the same size, that must have ended before anything
+is said about the seconds of a unit."""
+
+
+def defended(index: float, ran: float) -> float:
+    """The index with which a unit that runs since `ran` seconds holds its place against others."""
+    return 0.0 if ran < LEAST_RUN else index / HYSTERESIS
+
+
+def next_look(attained: float) -> float:
+    """The next age at which the rank of a running unit should be looked at again."""
+    look, factor = LOOKS
+    while look <= attained * (1 + 1e-9) + 1e-6:  # a timer that fires early must not fire again
+        look *= factor
+    return look
+
+
+_Who = str | int | tuple[str, int]
 
 
 class History:
-    """Durations of units that ended."""
+    """What was seen of units, by kin and size. Changed by `know`, `leave` and `observe` only."""
+
+    def __init__(self) -> None:
+        self._evidence = Evidence()
+        self._running: dict[str, tuple[float, float]] = {}
+        """Key -> (attained before, started)."""
+        self._outlook: Outlook | None = None
+
+    def know(self, unit: Unit, started: float | None = None) -> None:
+        """A unit waits, or runs since `started`; call again when that changes.
+
+        The first call gives it its place in the order of submission of its kin.
+        """
+        self._outlook = None
+        entry = self._evidence.arrive(unit.key, unit.kin, size(unit))
+        if started is None:
+            self._running.pop(unit.key, None)
+            self._evidence.reach(entry, unit.attained)
+        else:
+            self._running[unit.key] = (unit.attained, started)
+
+    def leave(self, key: str, attained: float) -> None:
+        """A unit was taken away after so many seconds: how long it would have run is not known."""
+        self._outlook = None
+        self._running.pop(key, None)
+        entry = self._evidence.alive.get(key)
+        if entry is not None:
+            self._evidence.end(entry, attained, died=False)
 
     def observe(self, unit: Unit, ran: float) -> None:
         """A unit ended by itself after so many seconds."""
+        self._outlook = None
+        self._running.pop(unit.key, None)
+        entry = self._evidence.arrive(unit.key, unit.kin, size(unit))
+        self._evidence.end(entry, ran, died=True)
+
+    def at(self, now: float) -> Outlook:
+        """What can be said at this time; running units count with what they have had until then."""
+        if self._outlook is None or self._outlook.now != now:
+            self._outlook = Outlook(self._evidence_at(now), now)
+        return self._outlook
 
     def expected(self, unit: Unit) -> float | None:
-        """Seconds it will probably run; None when nothing is known."""
+        """As of `Outlook`, with running units counted as at their start."""
+        return self.at(float("-inf")).expected(unit)
 
     def index(self, unit: Unit, attained: float) -> float:
-        """Device-seconds to invest per completion: small goes first."""
-        return attained
+        """As of `Outlook`, with running units counted as at their start."""
+        return self.at(float("-inf")).index(unit, attained)
+
+    def to_state(self) -> dict[str, Any]:
+        """Everything it knows, as plain values that can be written down."""
+        running = {key: list(times) for key, times in self._running.items()}
+        return {"running": running, "evidence": self._evidence.to_state()}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> History:
+        made = cls()
+        made._evidence = Evidence.from_state(state["evidence"])
+        made._running = {key: (had, since) for key, (had, since) in state["running"].items()}
+        return made
+
+    def _evidence_at(self, now: float) -> Evidence:
+        """The evidence with running units brought to this time."""
+        alive = self._evidence.alive
+        times = np.array(list(self._running.values())).reshape(-1, 2)
+        attained = times[:, 0] + np.maximum(0.0, now - times[:, 1])
+        bins = hazard.bins_of(attained).tolist()
+        for key, reached in zip(self._running, bins, strict=True):
+            entry = alive[key]
+            if entry.bin != reached:
+                self._evidence.move(entry, reached)
+        return self._evidence
+
+
+class Outlook:
+    """What can be said about units at one time, from what was seen until then.
+
+    Valid until the history that gave it changes.
+    """
+
+    def __init__(self, evidence: Evidence, now: float) -> None:
+        self.now = now
+        self._evidence = evidence
+        self._tables: dict[_Who, Floats] = {}
+        """Hazards of those that were asked for."""
+        self._indexes: dict[tuple[_Who, int], float] = {}
+        """Who, at which age -> seconds to invest per completion."""
+        self._by_size = _hazards_by_size(evidence)
+        self._rank_all()
+
+    def index(self, unit: Unit, attained: float) -> float:
+        """Device-seconds to invest per completion, by what units like it did: small goes first."""
+        devices = size(unit)
+        who, age = self._who(unit, devices), hazard.bin_of(attained)
+        found = self._indexes.get((who, age))
+        if found is None:
+            row = self._hazards(who, devices)
+            found = float(hazard.seconds_per_end(row[None, :], np.array([age]))[0])
+            self._indexes[who, age] = found
+        return found * devices
+
+    def quantile(self, unit: Unit, share: float, attained: float = 0.0) -> float | None:
+        """Seconds, from its start, after which such a share of units like it has ended; None if
+        too little is known to say. Infinite where so many never end."""
+        devices = size(unit)
+        tally = self._evidence.tallies.get(devices)
+        alike = 0 if tally is None else int(tally.died.sum())
+        if alike < ENOUGH_ALIKE and self._evidence.ended_of(unit.kin, devices) < ENOUGH_KIN:
+            return None
+        return hazard.quantile(self._hazards(self._who(unit, devices), devices), attained, share)
+
+    def expected(self, unit: Unit) -> float | None:
+        """Seconds that it will probably not exceed; None if too little is known to say."""
+        found = self.quantile(unit, LIKELY, unit.attained)
+        return None if found is None or np.isinf(found) else found
+
+    def _who(self, unit: Unit, devices: int) -> _Who:
+        """Units of which the same is known: the unit itself where neighbours tell something, else
+        its size; who is not in the line counts as the next of its kin."""
+        entry = self._evidence.alive.get(unit.key)
+        if entry is None:
+            return unit.kin, devices
+        return unit.key if entry.row >= 0 else devices
+
+    def _hazards(self, who: _Who, devices: int) -> Floats:
+        found = self._tables.get(who)
+        if found is None:
+            parent = self._by_size.get(devices, self._by_size[0])
+            match who:
+                case (str(kin), _):
+                    deaths, at_risk = self._evidence.newest(kin, devices)
+                    found = hazard.blend(parent, deaths, at_risk, KIN_WEIGHT)
+                case str(key):
+                    deaths, at_risk = self._evidence.around(key)
+                    found = hazard.blend(parent, deaths, at_risk, KIN_WEIGHT)
+                case _:
+                    found = parent
+            self._tables[who] = found
+        return found
+
+    def _rank_all(self) -> None:
+        """The index of all units with neighbours, at their present age, at one go."""
+        entries, deaths, at_risk = self._evidence.rows()
+        if not entries:
+            return
+        parents = np.array([self._by_size[entry.size] for entry in entries])
+        table = hazard.blend(parents, deaths, at_risk, KIN_WEIGHT)
+        ages = np.array([entry.bin for entry in entries])
+        found = hazard.seconds_per_end(table, ages).tolist()
+        for entry, seconds in zip(entries, found, strict=True):
+            self._indexes[entry.key, entry.bin] = seconds
+
+
+def _hazards_by_size(evidence: Evidence) -> dict[int, Floats]:
+    """What units of each size did; at 0, what all did."""
+    tallies = evidence.tallies
+    nothing = np.zeros(hazard.BINS)
+    deaths = sum((tally.died for tally in tallies.values()), nothing)
+    at_risk = sum((tally.at_risk() for tally in tallies.values()), nothing)
+    pooled = hazard.blend(hazard.PRIOR, deaths, at_risk, POOL_WEIGHT)
+    found = {0: pooled}
+    for devices, tally in tallies.items():
+        found[devices] = hazard.blend(pooled, tally.died, tally.at_risk(), SIZE_WEIGHT)
+    return found
