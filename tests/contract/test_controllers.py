@@ -195,3 +195,12 @@ async def _renewed(store: Store, ns: str) -> bool:
     except errors.NotFound:
         return False
     return spec.renew_time != spec.acquire_time
+
+
+async def test_a_bookmark_of_a_kind_with_required_fields_is_read(store: Store, ns: str) -> None:
+    """A reflector that choked on it would list everything again, each time."""
+    async for event in store.watch(run.Run, ns, initial_events=True):
+        if event.type == "BOOKMARK":
+            assert event.initial_end
+            assert event.object.metadata.resource_version
+            break

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from windlass.kinds import nodes
-from windlass.kinds.meta import Object
+from windlass.kinds.meta import Object, ObjectMeta
 
 T = TypeVar("T", bound=Object)
 
@@ -36,6 +36,13 @@ def decode(kind: type[T], data: bytes | msgspec.Raw) -> T:
 
 def from_dict(kind: type[T], value: dict[str, Any]) -> T:
     return decode(kind, msgspec.json.encode(value))
+
+
+def bookmark(kind: type[T], metadata: ObjectMeta) -> T:
+    """What stands for the object in a watch's bookmark: it has metadata and nothing else, not even
+    fields that every real object must have."""
+    missing = {field.name: None for field in msgspec.structs.fields(kind) if field.required}
+    return kind(metadata=metadata, **missing)
 
 
 def has_source(obj: Object) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from windlass.kinds import kubernetes, wire
-from windlass.kinds.meta import Object
+from windlass.kinds.meta import Object, ObjectMeta
 from windlass.store import errors
 from windlass.store.client import (
     EventType,
@@ -162,5 +162,13 @@ def list_decoder(kind: type[T]) -> msgspec.json.Decoder[Any]:
 def _decoded(kind: type[T], event: RawEvent) -> WatchEvent[T]:
     name: EventType = event.type  # type: ignore[assignment]
     if name == "BOOKMARK":
-        return WatchEvent(name, wire.decoder(kind).decode(event.data), event.initial_end)
+        metadata = _bookmark_decoder.decode(event.data).metadata
+        return WatchEvent(name, wire.bookmark(kind, metadata), event.initial_end)
     return WatchEvent(name, wire.decode(kind, event.data))
+
+
+class _Bookmark(msgspec.Struct):
+    metadata: ObjectMeta
+
+
+_bookmark_decoder = msgspec.json.Decoder(_Bookmark)

@@ -130,7 +130,7 @@ def _bookmark(kind: type[T], raw: msgspec.Raw) -> WatchEvent[T]:
         obj = wire.decoder(kind).decode(raw)
     except msgspec.ValidationError:
         # The API server fills the rest of a bookmark with nulls where a real object has values.
-        obj = kind(metadata=metadata)
+        obj = wire.bookmark(kind, metadata)
     return WatchEvent("BOOKMARK", obj, initial_end=ended)
 
 
