@@ -12,6 +12,8 @@ comes first.
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import numpy.typing as npt
 
@@ -25,41 +27,58 @@ INFEASIBLE = np.iinfo(np.int64).min
 NO_DEVICE = -1
 
 
-def score(tables: Tables, shape: Shape, cpu: Ints, left: Ints, model: Ints) -> tuple[Ints, Ints]:
-    """How good it is to place the shape on each of these nodes, and the device for a share.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rooms:
+    """What is free on some nodes, one entry or row per node."""
 
-    `cpu` is free cpu, `left` [node, device] what is left of each device, `model` the index of the
-    devices' model. Higher is better; INFEASIBLE where cpu, devices or model do not do. Memory and
-    everything else is the caller's to check. The device is NO_DEVICE unless the shape is a share:
-    whole devices are taken lowest first (`take`).
+    cpu: Ints
+    memory: Ints
+    left: Ints
+    """[node, device]: thousandths that are left of each device."""
+    model: Ints
+    """Index of the devices' model in `Tables.models`."""
+
+    def at(self, where: Ints | slice) -> Rooms:
+        """The rooms of these nodes."""
+        return Rooms(self.cpu[where], self.memory[where], self.left[where], self.model[where])
+
+
+def score(tables: Tables, shape: Shape, rooms: Rooms) -> tuple[Ints, Ints]:
+    """How good it is to place the shape on each node, and the device for a share.
+
+    Higher is better; INFEASIBLE where cpu, memory, devices or model do not do: everything else is
+    the caller's to check. The device is NO_DEVICE unless the shape is a share: whole devices are
+    taken lowest first (`take`).
     """
-    scores = np.full(len(cpu), INFEASIBLE)
-    device = np.full(len(cpu), NO_DEVICE)
-    fits = np.flatnonzero(fitting(tables, shape, cpu, left, model))
+    scores = np.full(len(rooms.cpu), INFEASIBLE)
+    device = np.full(len(rooms.cpu), NO_DEVICE)
+    fits = np.flatnonzero(fitting(tables, shape, rooms))
     if len(fits):
-        cpu, left, model = cpu[fits], left[fits], model[fits]
-        before = potential(tables, cpu, left, model)
-        scores[fits], device[fits] = _judge(tables, shape, cpu, left, model, before)
+        some = rooms.at(fits)
+        scores[fits], device[fits] = _judge(tables, shape, some, potential(tables, some))
     return scores, device
 
 
-def fitting(tables: Tables, shape: Shape, cpu: Ints, left: Ints, model: Ints) -> Bools:
-    """Which nodes have the cpu, the devices and the model for the shape."""
-    fits = cpu >= shape.cpu
+def fitting(tables: Tables, shape: Shape, rooms: Rooms) -> Bools:
+    """Which nodes have the cpu, the memory, the devices and the model for the shape."""
+    fits = (rooms.cpu >= shape.cpu) & (rooms.memory >= shape.memory)
     if shape.count:
-        fits &= (left >= shape.milli).sum(axis=1) >= shape.count
+        fits &= (rooms.left >= shape.milli).sum(axis=1) >= shape.count
         if shape.models:
             accepted = np.array([name in shape.models for name in tables.models], dtype=bool)
-            fits &= accepted[model]
+            fits &= accepted[rooms.model]
     return fits
 
 
-def potential(tables: Tables, cpu: Ints, left: Ints, model: Ints) -> Ints:
-    """How bad each node state is, without the scarcity of its model."""
-    row = _row(tables, cpu, model)
-    devices: Ints = tables.device.reshape(-1)[(row * (WHOLE + 1))[:, None] + left].sum(axis=1)
-    free = (left == WHOLE).sum(axis=1)
-    return devices + _whole(tables, row, free) + _stranded(tables, cpu, left.sum(axis=1), model)
+def potential(tables: Tables, rooms: Rooms) -> Ints:
+    """How bad the state of each node is, but for the scarcity of its model."""
+    row = _row(tables, rooms.cpu, rooms.model)
+    entries: Ints = tables.device.reshape(-1)[(row * (WHOLE + 1))[:, None] + rooms.left]
+    free = (rooms.left == WHOLE).sum(axis=1)
+    idle = rooms.left.sum(axis=1)
+    stranded = _stranded(tables, rooms.cpu, rooms.memory, idle, rooms.model)
+    by_device: Ints = entries.sum(axis=1)
+    return by_device + _whole(tables, row, free) + stranded
 
 
 def take(shape: Shape, left: Ints, device: int) -> list[int]:
@@ -79,18 +98,15 @@ class Packer:
     """
 
     def __init__(self, fleet: Fleet, tables: Tables) -> None:
-        self.cpu = fleet.cpu.copy()
-        self.memory = fleet.memory.copy()
-        self.left = fleet.devices.copy()
-        self._model = fleet.model
-        self._changed = np.zeros(len(self.cpu), dtype=np.int64)
+        self.rooms = Rooms(fleet.cpu.copy(), fleet.memory.copy(), fleet.devices.copy(), fleet.model)
+        self._changed = np.zeros(len(fleet.cpu), dtype=np.int64)
         self._clock = 0
         self.learn(tables)
 
     def learn(self, tables: Tables) -> None:
         """Judges by other tables from now on."""
         self.tables = tables
-        self._before = potential(tables, self.cpu, self.left, self._model)
+        self._before = potential(tables, self.rooms)
         self._rows: dict[Shape, _Row] = {}
 
     def choose(self, shape: Shape) -> tuple[int, list[int]] | None:
@@ -99,10 +115,10 @@ class Packer:
         node = int(row.scores.argmax())
         if row.scores[node] == INFEASIBLE:
             return None
-        return node, take(shape, self.left[node], int(row.device[node]))
+        return node, take(shape, self.rooms.left[node], int(row.device[node]))
 
     def scores(self, shape: Shape) -> tuple[Ints, Ints]:
-        """`score` of every node, memory included. The arrays are the cache: do not change them."""
+        """`score` of every node. The arrays are the cache: do not change them."""
         row = self._fresh(shape)
         return row.scores, row.device
 
@@ -115,12 +131,12 @@ class Packer:
         self._add(shape, node, devices, 1)
 
     def _add(self, shape: Shape, node: int, devices: list[int], sign: int) -> None:
-        self.cpu[node] += sign * shape.cpu
-        self.memory[node] += sign * shape.memory
+        self.rooms.cpu[node] += sign * shape.cpu
+        self.rooms.memory[node] += sign * shape.memory
         for device in devices:
-            self.left[node, device] += sign * shape.milli
+            self.rooms.left[node, device] += sign * shape.milli
         one = slice(node, node + 1)
-        self._before[one] = potential(self.tables, self.cpu[one], self.left[one], self._model[one])
+        self._before[one] = potential(self.tables, self.rooms.at(one))
         self._clock += 1
         self._changed[node] = self._clock
 
@@ -128,21 +144,17 @@ class Packer:
         """The shape's scores, with nodes judged again that changed since it was last asked."""
         row = self._rows.get(shape)
         if row is None:
-            row = self._rows[shape] = _Row(len(self.cpu))
-            dirty = np.arange(len(self.cpu))
-        else:
-            dirty = np.flatnonzero(self._changed > row.seen)
+            row = self._rows[shape] = _Row(len(self._changed))
+        dirty = np.flatnonzero(self._changed > row.seen)
         row.seen = self._clock
         if len(dirty):
-            cpu, left, model = self.cpu[dirty], self.left[dirty], self._model[dirty]
             row.scores[dirty] = INFEASIBLE
-            fits = fitting(self.tables, shape, cpu, left, model)
-            fits &= self.memory[dirty] >= shape.memory
-            here = np.flatnonzero(fits)
+            some = self.rooms.at(dirty)
+            here = np.flatnonzero(fitting(self.tables, shape, some))
             if len(here):
                 nodes = dirty[here]
                 row.scores[nodes], row.device[nodes] = _judge(
-                    self.tables, shape, cpu[here], left[here], model[here], self._before[nodes]
+                    self.tables, shape, some.at(here), self._before[nodes]
                 )
         return row
 
@@ -171,34 +183,31 @@ class _Row:
     def __init__(self, nodes: int) -> None:
         self.scores = np.full(nodes, INFEASIBLE)
         self.device = np.full(nodes, NO_DEVICE)
-        self.seen = 0
+        self.seen = -1
 
 
-def _judge(
-    tables: Tables, shape: Shape, cpu: Ints, left: Ints, model: Ints, before: Ints
-) -> tuple[Ints, Ints]:
+def _judge(tables: Tables, shape: Shape, rooms: Rooms, before: Ints) -> tuple[Ints, Ints]:
     """Scores and devices on nodes that fit; `before` is their potential now."""
-    rest = cpu - shape.cpu
-    idle = left.sum(axis=1)
-    after, device = _after(tables, shape, rest, left, model)
-    after += _stranded(tables, rest, idle - shape.total, model)
-    gain = before - after - tables.scarcity[model] * shape.total
-    gain -= _imbalance(tables, shape, cpu, idle)
+    idle = rooms.left.sum(axis=1)
+    cpu, memory = rooms.cpu - shape.cpu, rooms.memory - shape.memory
+    after, device = _after(tables, shape, cpu, rooms.left, rooms.model)
+    after += _stranded(tables, cpu, memory, idle - shape.total, rooms.model)
+    gain = before - after - tables.scarcity[rooms.model] * shape.total
+    gain -= _imbalance(tables, shape, rooms.cpu, idle)
     return gain // round(tables.weights.band * UNIT), device
 
 
-def _after(tables: Tables, shape: Shape, rest: Ints, left: Ints, model: Ints) -> tuple[Ints, Ints]:
+def _after(tables: Tables, shape: Shape, cpu: Ints, left: Ints, model: Ints) -> tuple[Ints, Ints]:
     """Fragments less holes' worth after the placement, on the best device of each node."""
-    row = _row(tables, rest, model)
-    device = np.full(len(rest), NO_DEVICE)
+    row = _row(tables, cpu, model)
     flat = tables.device.reshape(-1)
     start = (row * (WHOLE + 1))[:, None]
     now = flat[start + left]
     free = (left == WHOLE).sum(axis=1)
-    total = now.sum(axis=1)
+    total: Ints = now.sum(axis=1)
     if not shape.shared:
         total += shape.count * (flat[start[:, 0]] - flat[start[:, 0] + WHOLE])
-        return total + _whole(tables, row, free - shape.count), device
+        return total + _whole(tables, row, free - shape.count), np.full(len(cpu), NO_DEVICE)
     fits = left >= shape.milli
     change = flat[start + np.where(fits, left - shape.milli, 0)] - now
     broken = _whole(tables, row, np.maximum(free - 1, 0)) - _whole(tables, row, free)
@@ -222,18 +231,31 @@ def _whole(tables: Tables, row: Ints, free: Ints) -> Ints:
     return found
 
 
-def _stranded(tables: Tables, cpu: Ints, idle: Ints, model: Ints) -> Ints:
-    """Expected leftover, between the four nearest entries of its table."""
-    _, steps, width = tables.stranded.shape
-    flat = tables.stranded.reshape(-1)
-    cpu_step, cpu_part = np.divmod(cpu, packing_tables.CPU_STEP)
-    idle_step, idle_part = np.divmod(idle, packing_tables.DEVICE_STEP)
-    low = (tables.kin[model] * steps + cpu_step) * width + idle_step
-    high = low + width
-    near = flat[low] * (packing_tables.DEVICE_STEP - idle_part) + flat[low + 1] * idle_part
-    far = flat[high] * (packing_tables.DEVICE_STEP - idle_part) + flat[high + 1] * idle_part
-    mixed: Ints = near * (packing_tables.CPU_STEP - cpu_part) + far * cpu_part
-    return mixed // (packing_tables.CPU_STEP * packing_tables.DEVICE_STEP)
+def _stranded(tables: Tables, cpu: Ints, memory: Ints, idle: Ints, model: Ints) -> Ints:
+    """What will be left of the devices when cpu or memory is used up, whichever leaves more."""
+    kin = tables.kin[model]
+    columns = np.divmod(idle, packing_tables.DEVICE_STEP)
+    by_cpu, by_memory = tables.stranded
+    return np.maximum(
+        _interpolated(by_cpu, cpu, columns, kin), _interpolated(by_memory, memory, columns, kin)
+    )
+
+
+def _interpolated(
+    stranded: packing_tables.Stranded, amounts: Ints, columns: tuple[Ints, Ints], kin: Ints
+) -> Ints:
+    """Between the four nearest entries of the table."""
+    _, rows, width = stranded.table.shape
+    flat = stranded.table.reshape(-1)
+    row, row_part = np.divmod(amounts, stranded.step)
+    column, part = columns
+    rest = packing_tables.DEVICE_STEP - part
+    low = (kin * rows + row) * width + column
+    near = flat[low] * rest + flat[low + 1] * part
+    low += width
+    far = flat[low] * rest + flat[low + 1] * part
+    mixed: Ints = near * (stranded.step - row_part) + far * row_part
+    return mixed // (stranded.step * packing_tables.DEVICE_STEP)
 
 
 def _imbalance(tables: Tables, shape: Shape, cpu: Ints, idle: Ints) -> Ints:

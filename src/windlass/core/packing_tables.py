@@ -37,7 +37,7 @@ class Shape:
     cpu: int
     """Thousandths of a core."""
     memory: int = 0
-    """In the unit of the node's memory. It decides whether a node fits, not how well."""
+    """In the unit of the node's memory."""
     count: int = 0
     """Devices; 0: none."""
     milli: int = 0
@@ -94,13 +94,11 @@ class Demand:
         self._weight = 1.0
         self._growth = 1.0 if half_life is None else 2.0 ** (1.0 / half_life)
         for shape, count in (counts or {}).items():
-            key = _without_memory(shape)
-            self.counts[key] = self.counts.get(key, 0.0) + count
+            self.counts[shape] = self.counts.get(shape, 0.0) + count
 
     def observe(self, shape: Shape) -> None:
         """One more member of this shape was asked for."""
-        key = _without_memory(shape)
-        self.counts[key] = self.counts.get(key, 0.0) + self._weight
+        self.counts[shape] = self.counts.get(shape, 0.0) + self._weight
         self.observed += 1
         self._weight *= self._growth
         if self._weight > _RENORMALISE:
@@ -158,6 +156,20 @@ class Fleet:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Stranded:
+    """What will be left of a node's devices when one of its other resources is used up."""
+
+    step: int
+    """Amount of the resource between two rows."""
+    table: Ints
+    """[class, steps of the resource, steps of devices]."""
+
+    def covers(self, amounts: Ints, idle: Ints) -> bool:
+        _, rows, columns = self.table.shape
+        return bool(_steps(amounts, self.step) <= rows and _steps(idle, DEVICE_STEP) <= columns)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Tables:
     """Potentials for one demand on one fleet. `packing.potential` adds them up."""
 
@@ -171,19 +183,18 @@ class Tables:
     """[class, cpu level, milli left]: fragments and worth of one device."""
     whole: Ints
     """[class, cpu level, free devices]: what whole-device demand makes of the free ones."""
-    stranded: Ints
-    """[class, cpu step, device step]: expected to be left over when the node is filled."""
+    stranded: tuple[Stranded, Stranded]
+    """When cpu, and when memory, runs out first."""
     scarcity: Ints
     """Model -> cost of each milli-device taken."""
 
     def suits(self, fleet: Fleet) -> bool:
         """Whether the fleet's nodes are within what the tables were built for."""
-        _, cpu_steps, device_steps = self.stranded.shape
-        return (
-            fleet.models == self.models
-            and fleet.devices.shape[1] < self.whole.shape[2]
-            and _steps(fleet.cpu, CPU_STEP) <= cpu_steps
-            and _steps(fleet.devices.sum(axis=1), DEVICE_STEP) <= device_steps
+        idle = fleet.devices.sum(axis=1)
+        by_cpu, by_memory = self.stranded
+        known = fleet.models == self.models and fleet.devices.shape[1] < self.whole.shape[2]
+        return bool(
+            known and by_cpu.covers(fleet.cpu, idle) and by_memory.covers(fleet.memory, idle)
         )
 
 
@@ -235,7 +246,10 @@ def build(demand: Demand, fleet: Fleet, weights: Weights | None = None) -> Table
         cpu_levels=levels,
         device=_rounded(device - chosen.holes * holes),
         whole=_rounded(whole),
-        stranded=_rounded(chosen.stranded * _stranded(shapes, fleet, chosen)),
+        stranded=(
+            _stranded(shapes, shapes.cpu, fleet, fleet.cpu, CPU_STEP, chosen),
+            _stranded(shapes, shapes.memory, fleet, fleet.memory, 1, chosen),
+        ),
         scarcity=_rounded(chosen.scarcity * scarcity(shapes, fleet)),
     )
 
@@ -243,17 +257,14 @@ def build(demand: Demand, fleet: Fleet, weights: Weights | None = None) -> Table
 CPU_STEP = 1000
 DEVICE_STEP = 100
 
-_MOST_SHAPES = 512
-"""Rarer shapes than the 512 most frequent do not change a score."""
+_MOST_STEPS = 256
+_MOST_SHAPES = 4096
+"""Bounds the cost of making tables; rarer shapes do not change a score."""
 _FIRST = 16
 """Observations before the first tables are made."""
 _MORE = 0.25
 _RENORMALISE = 1e12
 _FORGOTTEN = 1e-6
-
-
-def _without_memory(shape: Shape) -> Shape:
-    return dataclasses.replace(shape, memory=0) if shape.memory else shape
 
 
 def _rounded(values: Floats) -> Ints:
@@ -267,6 +278,7 @@ class _Shapes:
         shapes = [shape for shape, _ in counts]
         total = sum(count for _, count in counts)
         self.cpu = np.array([s.cpu for s in shapes], dtype=np.int64)
+        self.memory = np.array([s.memory for s in shapes], dtype=np.int64)
         self.count = np.array([s.count for s in shapes], dtype=np.int64)
         self.milli = np.array([s.milli for s in shapes], dtype=np.int64)
         self.total = self.count * self.milli
@@ -303,18 +315,32 @@ def _fragments(shapes: _Shapes, levels: Ints, most: int, weights: Weights) -> tu
     return weights.fragments * device, weights.fragments * whole
 
 
-def _stranded(shapes: _Shapes, fleet: Fleet, weights: Weights) -> Floats:
-    """[class, cpu step, device step]: milli-devices left when a node is filled to its end.
+def _stranded(
+    shapes: _Shapes, needs: Ints, fleet: Fleet, amounts: Ints, least_step: int, weights: Weights
+) -> Stranded:
+    """Milli-devices left when a node is filled until one resource of it is used up.
 
     Random shapes of the demand fill it, those that leave less being likelier, until none fits.
+    A resource that nobody asks for is never used up.
     """
+    step = max(least_step, -(-int(amounts.max(initial=0)) // _MOST_STEPS))
     idle = fleet.devices.sum(axis=1)
-    table = np.zeros((len(shapes.accepted), _steps(fleet.cpu, CPU_STEP), _steps(idle, DEVICE_STEP)))
+    table = np.zeros((len(shapes.accepted), _steps(amounts, step), _steps(idle, DEVICE_STEP)))
+    if not needs.any():
+        return Stranded(step, _rounded(table))
+    # Rows are filled from the ones below: who asks for next to nothing still takes one step.
+    taken = np.maximum(1, np.rint(needs / step)).astype(np.int64)
     for which, accepted in enumerate(shapes.accepted):
         mine = shapes.kin[fleet.model] == which
-        rows, columns = _steps(fleet.cpu[mine], CPU_STEP), _steps(idle[mine], DEVICE_STEP)
-        table[which, :rows, :columns] = _filled(shapes, accepted, rows, columns, weights.softness)
-    return table
+        rows, columns = _steps(amounts[mine], step), _steps(idle[mine], DEVICE_STEP)
+        table[which, :rows, :columns] = _filled(
+            taken[accepted],
+            shapes.total[accepted],
+            shapes.weight[accepted],
+            (rows, columns),
+            weights.softness,
+        )
+    return Stranded(step, _rounded(weights.stranded * table))
 
 
 def _steps(amounts: Ints, step: int) -> int:
@@ -323,19 +349,19 @@ def _steps(amounts: Ints, step: int) -> int:
 
 
 def _filled(
-    shapes: _Shapes, accepted: Bools, cpu_steps: int, device_steps: int, soft: float
+    taken: Ints, total: Ints, weights: Floats, size: tuple[int, int], soft: float
 ) -> Floats:
-    """One class of `_stranded`, from no cpu upwards: a shape always takes some."""
-    cpu = np.maximum(1, np.rint(shapes.cpu[accepted] / CPU_STEP)).astype(np.int64)
-    device = np.rint(shapes.total[accepted] / DEVICE_STEP).astype(np.int64)
-    pairs, inverse = np.unique(np.stack([cpu, device], axis=1), axis=0, return_inverse=True)
-    weight = np.bincount(inverse.reshape(-1), weights=shapes.weight[accepted])
+    """One class of `_stranded`, from none of the resource upwards."""
+    rows, width = size
+    device = np.rint(total / DEVICE_STEP).astype(np.int64)
+    pairs, inverse = np.unique(np.stack([taken, device], axis=1), axis=0, return_inverse=True)
+    weight = np.bincount(inverse.reshape(-1), weights=weights)
     pad = int(pairs[:, 1].max(initial=0))
     # Left of `pad` lies what would be less than nothing: no filling leads there.
-    left = np.full((cpu_steps, pad + device_steps), np.inf)
-    columns = pad + np.arange(device_steps) - pairs[:, 1:]
-    nothing_fits = np.arange(device_steps) * float(DEVICE_STEP)
-    fitting = np.searchsorted(pairs[:, 0], np.arange(cpu_steps), side="right")
+    left = np.full((rows, pad + width), np.inf)
+    columns = pad + np.arange(width) - pairs[:, 1:]
+    nothing_fits = np.arange(width) * float(DEVICE_STEP)
+    fitting = np.searchsorted(pairs[:, 0], np.arange(rows), side="right")
     for step, fit in enumerate(fitting.tolist()):
         if not fit:
             left[step, pad:] = nothing_fits

@@ -29,6 +29,10 @@ def only(**parts: float) -> Weights:
     return Weights(**(nothing | parts))
 
 
+def full(fleet: Fleet) -> packing.Rooms:
+    return packing.Rooms(fleet.cpu, fleet.memory, fleet.devices, fleet.model)
+
+
 shapes = st.one_of(
     st.builds(
         Shape,
@@ -123,10 +127,19 @@ def _first_fit_decreasing(asked: dict[int, int]) -> int:
 def test_devices_without_cpu_are_stranded() -> None:
     fleet = Fleet.of([(8000, 0, 4, "A")])
     tables = packing_tables.build(Demand({whole(1): 1.0}), fleet, only(stranded=1.0))
-    cpu = np.array([0, 2000, 4000, 2500])
-    left = np.full((4, 4), WHOLE)
-    got = packing.potential(tables, cpu, left, np.zeros(4, np.int64)) / UNIT
+    nothing = np.zeros(4, np.int64)
+    rooms = packing.Rooms(np.array([0, 2000, 4000, 2500]), nothing, np.full((4, 4), WHOLE), nothing)
+    got = packing.potential(tables, rooms) / UNIT
     assert got == pytest.approx([4000, 2000, 0, 1500])
+
+
+def test_devices_without_memory_are_stranded() -> None:
+    fleet = Fleet.of([(8000, 512, 4, "A")])
+    demand = Demand({Shape(cpu=1000, memory=128, count=1, milli=WHOLE): 1.0})
+    tables = packing_tables.build(demand, fleet, only(stranded=1.0))
+    cpu, memory = np.array([8000, 8000, 1000]), np.array([0, 256, 512])
+    rooms = packing.Rooms(cpu, memory, np.full((3, 4), WHOLE), np.zeros(3, np.int64))
+    assert packing.potential(tables, rooms) / UNIT == pytest.approx([4000, 2000, 3000])
 
 
 def test_filling_that_leaves_less_is_likelier() -> None:
@@ -134,7 +147,7 @@ def test_filling_that_leaves_less_is_likelier() -> None:
     demand = Demand({whole(1, cpu=1000): 1.0, Shape(cpu=2000): 1.0})
     tables = packing_tables.build(demand, fleet, only(stranded=1.0, softness=700.0))
     unlikely = math.exp(-1000 / 700)
-    found = packing.potential(tables, fleet.cpu, fleet.devices, fleet.model)[0] / UNIT
+    found = packing.potential(tables, full(fleet))[0] / UNIT
     assert found == pytest.approx(1000 * unlikely / (1 + unlikely), abs=0.1)
 
 
@@ -178,7 +191,7 @@ def test_fragments_are_what_a_random_member_cannot_use(
     cpu = np.array([data.draw(st.integers(0, int(most))) for most in fleet.cpu])
     left = _some_left(fleet, data)
     # A hole is worth nothing here, whole or not: weight 0 leaves fragments alone.
-    got = packing.potential(tables, cpu, left, fleet.model) / UNIT
+    got = packing.potential(tables, packing.Rooms(cpu, fleet.memory, left, fleet.model)) / UNIT
     total = sum(counts.values()) or 1.0
     for node in range(len(cpu)):
         model = fleet.models[fleet.model[node]]
@@ -218,8 +231,7 @@ def test_choices_fit_and_kept_scores_equal_fresh_ones(
         if action == 0 and running:
             packer.release(*running.pop(len(running) // 2))
         choice = packer.choose(shape)
-        scores, device = packing.score(tables, shape, packer.cpu, packer.left, fleet.model)
-        scores = np.where(packer.memory >= shape.memory, scores, packing.INFEASIBLE)
+        scores, device = packing.score(tables, shape, packer.rooms)
         assert (packer.scores(shape)[0] == scores).all()
         if choice is None:
             assert (scores == packing.INFEASIBLE).all()
@@ -233,13 +245,13 @@ def test_choices_fit_and_kept_scores_equal_fresh_ones(
         )
         packer.place(shape, node, devices)
         running.append((shape, node, devices))
-        assert packer.cpu.min() >= 0
-        assert packer.memory.min() >= 0
-        assert packer.left.min() >= 0
+        assert packer.rooms.cpu.min() >= 0
+        assert packer.rooms.memory.min() >= 0
+        assert packer.rooms.left.min() >= 0
     for shape, node, devices in running:
         packer.release(shape, node, devices)
-    assert (packer.cpu == fleet.cpu).all()
-    assert (packer.left == fleet.devices).all()
+    assert (packer.rooms.cpu == fleet.cpu).all()
+    assert (packer.rooms.left == fleet.devices).all()
 
 
 @given(demands, fleets, st.lists(shapes, max_size=20))
@@ -307,7 +319,7 @@ def test_learner_ends_where_known_demand_begins() -> None:
     learner.refit(fleet)
     known = packing_tables.build(Demand(dict.fromkeys(arrivals, 1.0)), fleet)
     assert (learner.tables.device == known.device).all()
-    assert (learner.tables.stranded == known.stranded).all()
+    assert (learner.tables.stranded[0].table == known.stranded[0].table).all()
 
 
 def test_old_demand_fades() -> None:
