@@ -30,6 +30,9 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "edit": Entry("windlass.cli.edit:edit", "Change an object in your editor."),
         "explain": Entry("windlass.cli.explain:explain", "What a kind's fields mean."),
     },
+    "Planning": {
+        "simulate": Entry("windlass.cli.simulate:simulate", "Compare policies on real demand."),
+    },
     "Engine on this machine": {
         "up": Entry("windlass.cli.up:up", "Start the engine."),
         "down": Entry("windlass.cli.down:down", "Stop the engine."),

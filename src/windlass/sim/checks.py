@@ -100,7 +100,8 @@ def same_answer(snapshot: Snapshot, decision: Decision, now: float, policy: Poli
 
 def no_orphan_evictions(snapshot: Snapshot, decision: Decision, now: float) -> None:
     """I5: whoever is evicted goes for somebody who is given the room in the same decision."""
-    gainers = {each.unit for each in (*decision.nominations, *decision.placements)}
+    gainers = {nomination.unit for nomination in decision.nominations}
+    gainers |= {placement.unit for placement in decision.placements}
     for eviction in decision.evictions:
         if eviction.gainer not in gainers:
             raise Broken(

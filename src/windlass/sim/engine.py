@@ -239,6 +239,8 @@ class Simulation:
             record = self.records[reservation.unit]
             if record.promised is None:
                 record.promised = reservation.start
+        if decision.reservations != self.snapshot.reservations:
+            events.append(state.Promised(decision.reservations))
         return events
 
     def _starts(self, placement: Placement) -> state.Event:

@@ -20,7 +20,7 @@ from windlass.core.cluster import Cluster
 from windlass.core.facts import Role, Unit
 from windlass.core.state import Snapshot
 from windlass.sim.live import Record
-from windlass.sim.scenario import FOREVER, weight_of
+from windlass.sim.scenario import weight_of
 
 Floats = npt.NDArray[np.float64]
 
@@ -206,10 +206,6 @@ def promises(records: Iterable[Record]) -> dict[str, Any]:
         "kept": sum(delay <= _LATE for delay in late),
         "worst_delay_s": _rounded(max(0.0, max(late, default=0.0))),
     }
-
-
-def endless(records: Iterable[Record]) -> int:
-    return sum(record.job.duration == FOREVER for record in records)
 
 
 def _main_resource(snapshot: Snapshot) -> str:

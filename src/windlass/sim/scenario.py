@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import math
 
-
 from windlass.core.facts import Facts, Unit
 
 FOREVER = math.inf

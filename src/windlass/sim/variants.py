@@ -16,6 +16,11 @@ Backfill = Literal["none", "non-reserving", "reserving"]
 ORDERS: tuple[str, ...] = get_args(Order)
 BACKFILLS: tuple[str, ...] = get_args(Backfill)
 PACKS: tuple[str, ...] = get_args(Pack)
+_NAMES = {
+    "none": "no backfill",
+    "non-reserving": "non-reserving backfill",
+    "reserving": "reserving backfill",
+}
 AS_IS = "as-is"
 """Stands for: as the scenario itself says."""
 
@@ -29,7 +34,7 @@ class Variant:
 
     @property
     def name(self) -> str:
-        parts = [self.order, self.backfill, self.pack]
+        parts: list[str | None] = [self.order, _NAMES.get(self.backfill or ""), self.pack]
         if self.preempt is not None:
             parts.insert(2, "preempting" if self.preempt else "not preempting")
         return ", ".join(part for part in parts if part) or AS_IS

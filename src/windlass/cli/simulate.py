@@ -1,0 +1,236 @@
+"""`windlass simulate`: what waits, completion and use would be under other policies or machines."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from windlass.cli import base, exits
+from windlass.cli.output import Output
+
+if TYPE_CHECKING:
+    from windlass.sim.compare import Comparison, Progress
+    from windlass.sim.scenario import Scenario
+    from windlass.sim.variants import Variant
+
+_ORDERS = ("fifo", "lifo", "priority", "fair", "shortest", "attained")
+_BACKFILLS = ("none", "non-reserving", "reserving")
+_PACKS = ("binpack", "spread", "fragmentation")
+_WORTH_A_CLICK = 0.005
+"""The progress bar moves in steps of this part of a policy."""
+
+
+def _choices(*allowed: str) -> Callable[[click.Context, click.Parameter, Any], tuple[str, ...]]:
+    """Values given one by one or joined by commas, each one of those allowed."""
+
+    def read(
+        _ctx: click.Context, _parameter: click.Parameter, given: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        values = [value for text in given for value in text.split(",") if value]
+        for value in values:
+            if value not in allowed:
+                raise click.BadParameter(f"{value!r} is not one of {', '.join(allowed)}.")
+        return tuple(dict.fromkeys(values))
+
+    return read
+
+
+def _file(name: str, text: str) -> Callable[[Any], Any]:
+    kind = click.Path(path_type=Path)
+    return click.option(name, type=kind, metavar="FILE", help=text)
+
+
+@base.command(
+    examples=(
+        "windlass simulate itp/02 --order fifo,shortest --backfill none,reserving",
+        "windlass simulate jobs.csv --nodes 16 --gpus 8 --html report.html",
+        "windlass simulate examples/simulate/two-teams.yaml --preemption on,off",
+        "windlass simulate --state state.json --set queue.support.guarantee.gpu=32",
+        "windlass simulate --state state.json --nodes-scale pool=train:0.5",
+        "windlass simulate --node-list nodes.csv --pod-list pods.csv --arrivals orders.jsonl",
+    )
+)
+@click.argument("source", required=False, default="")
+@_file("--state", "Exported state of a platform, in place of SOURCE.")
+@_file("--node-list", "Nodes, in openb's columns.")
+@_file("--pod-list", "Pods, in openb's columns, in place of SOURCE.")
+@_file("--arrivals", "Arrival orders for --pod-list: pods come one by one and stay.")
+@click.option("--seed", type=int, help="Which of the --arrivals. [default: the first]")
+@click.option("--nodes", default=0, help="Nodes. [default: mean demand is 80 % of them]")
+@click.option("--gpus", default=8, show_default=True, help="GPUs of each node.")
+@click.option("--rack", default=0, help="Nodes to a rack. [default: no racks]")
+@click.option("--jobs", type=click.IntRange(1), help="Only the first so many jobs.")
+@click.option(
+    "--order", multiple=True, callback=_choices(*_ORDERS), help=f"Of every queue: {_ORDERS}."
+)
+@click.option("--backfill", multiple=True, callback=_choices(*_BACKFILLS), help=f"{_BACKFILLS}.")
+@click.option("--preemption", multiple=True, callback=_choices("on", "off"), help="on, off.")
+@click.option("--pack", multiple=True, callback=_choices(*_PACKS), help=f"{_PACKS}.")
+@click.option(
+    "--runtimes",
+    default="as-given",
+    show_default=True,
+    metavar="KNOWN",
+    help="What jobs say about their duration: known, unknown, as-given, or a factor on the truth.",
+)
+@click.option("--set", "edits", multiple=True, metavar="queue.NAME.FIELD=VALUE", help="What if.")
+@click.option("--nodes-scale", multiple=True, metavar="[LABEL=VALUE:]FACTOR", help="What if.")
+@click.option("--load-scale", type=float, metavar="FACTOR", help="Jobs come so much faster.")
+@click.option("--grace", metavar="TIME", help="Between being told to go and being gone.")
+@click.option("--checkpoint", metavar="TIME|never", help="Between checkpoints of a job.")
+@click.option("--restart", metavar="TIME", help="What every start after the first costs.")
+@click.option("--check", is_flag=True, help="Check the rules of scheduling after every decision.")
+@_file("--html", "Write a report with plots, one file that needs nothing else.")
+def simulate(out: Output, **given: Any) -> int:
+    """Play demand through the scheduler and compare policies side by side.
+
+    SOURCE is a public trace (itp/02, philly/6214e9, muri/trace1, openb/default), a job list (CSV,
+    plain or gzip) or a described cluster and load (YAML). All combinations of --order, --backfill,
+    --preemption and --pack are played; what is not given stays as the source says. Ctrl-C prints
+    what is finished and ends with 130.
+    """
+    from windlass.sim import checks, scenario
+
+    try:
+        played = _scenario(given)
+        with _progress_bar(out, len(_variants(given))) as progress:
+            comparison = _play(played, _variants(given), given["check"], progress)
+    except scenario.BadInput as problem:
+        raise exits.CliError(
+            str(problem), "See `windlass simulate --help`.", exits.INVALID
+        ) from None
+    except checks.Broken as problem:
+        raise exits.CliError(
+            f"A rule of scheduling was broken: {problem}.",
+            "This is a defect in Windlass: report it with the command and its input.",
+            exits.DEFECT,
+        ) from None
+    _tell(out, comparison, given["html"])
+    return exits.INTERRUPTED if comparison.interrupted else exits.OK
+
+
+def _play(
+    played: Scenario, variants: Sequence[Variant], check: bool, progress: Progress | None
+) -> Comparison:
+    from windlass.core import state
+    from windlass.sim import compare, scenario
+
+    try:
+        return compare.compare(played, variants, check=check, progress=progress)
+    except state.BadFacts as problem:
+        raise scenario.BadInput(f"{played.name}: {problem}.") from problem
+
+
+def _scenario(given: dict[str, Any]) -> Scenario:
+    from windlass.sim import scenario, whatif
+
+    played = _with_costs(_source(given), given)
+    for wish in given["nodes_scale"]:
+        played = whatif.nodes_scaled(played, wish)
+    played = whatif.edited(played, given["edits"])
+    if given["jobs"]:
+        played = whatif.first(played, given["jobs"])
+    if given["load_scale"] is not None:
+        played = whatif.load_scaled(played, given["load_scale"])
+    return scenario.with_runtimes(played, given["runtimes"])
+
+
+def _source(given: dict[str, Any]) -> Scenario:
+    from windlass.sim import sources
+
+    named = [name for name in ("source", "state", "pod_list") if given[name]]
+    if len(named) != 1:
+        raise click.UsageError("Give one of SOURCE, --state or --pod-list.")
+    if given["state"]:
+        return sources.open_state(given["state"])
+    if given["pod_list"]:
+        if not given["node_list"]:
+            raise click.UsageError("--pod-list needs --node-list.")
+        return sources.open_pods(
+            given["node_list"], given["pod_list"], given["arrivals"], given["seed"]
+        )
+    hardware = sources.Hardware(given["nodes"], given["gpus"], given["rack"], given["node_list"])
+    return sources.open_source(given["source"], hardware)
+
+
+def _with_costs(played: Scenario, given: dict[str, Any]) -> Scenario:
+    import dataclasses
+
+    from windlass.kinds import duration
+    from windlass.sim import described
+
+    changed: dict[str, float | None] = {}
+    for name in ("grace", "checkpoint", "restart"):
+        text = given[name]
+        if text == "never" and name == "checkpoint":
+            changed[name] = None
+        elif text is not None:
+            try:
+                changed[name] = described.seconds(text)
+            except duration.Malformed as problem:
+                raise click.BadParameter(f"{problem}.", param_hint=f"--{name}") from problem
+    costs = dataclasses.replace(played.costs, **changed)  # type: ignore[arg-type]
+    return dataclasses.replace(played, costs=costs)
+
+
+def _variants(given: dict[str, Any]) -> list[Variant]:
+    from windlass.sim import variants
+
+    named = (given["order"], given["backfill"], given["preemption"], given["pack"])
+    described = given["state"] or given["source"].endswith((".yaml", ".yml"))
+    if not any(named) and not described:
+        named = (("fifo",), _BACKFILLS, (), ())  # a trace says nothing about its queues
+    return variants.combinations(*named)
+
+
+def _tell(out: Output, comparison: Comparison, html: Path | None) -> None:
+    from windlass.sim import compare, report
+
+    data = comparison.data()
+    out.say(
+        f"{data['scenario']}: {data['jobs']} jobs on {data['nodes']} nodes with {data['gpus']} GPUs"
+    )
+    out.table(compare.COLUMNS, compare.rows(comparison))
+    for line in compare.remarks(comparison):
+        out.hint(line)
+    if html is not None:
+        try:
+            html.write_text(report.page(comparison), encoding="utf-8")
+        except OSError as problem:
+            raise exits.CliError(
+                f"{html} cannot be written: {problem.strerror or problem}.", "Name another file."
+            ) from problem
+        out.hint(f"report: {html}")
+    out.result(data, names=[policy["policy"] for policy in data["policies"]])
+
+
+@contextlib.contextmanager
+def _progress_bar(out: Output, policies: int) -> Iterator[Progress | None]:
+    """A bar on a terminal; nothing where nobody looks."""
+    if not out.human or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"),
+        TimeRemainingColumn(), console=Console(stderr=True), transient=True,
+    )  # fmt: skip
+    tasks: dict[str, Any] = {}
+    shown: dict[str, float] = {}
+
+    def tell(policy: str, done: int, total: int) -> None:
+        if policy not in tasks:
+            tasks[policy] = bar.add_task(f"{len(tasks) + 1}/{policies} {policy}", total=total)
+        if done - shown.get(policy, -total) >= total * _WORTH_A_CLICK or done == total:
+            shown[policy] = done
+            bar.update(tasks[policy], completed=done)
+
+    with bar:
+        yield tell

@@ -1,0 +1,152 @@
+"""Small plots as SVG text: lines and stacked areas with axes, for the report.
+
+Colours are classes (`s0`, `s1`, ...) that the page's style fills in, so that light and dark both
+work. Numbers are rounded, so that the same data gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import math
+from collections.abc import Sequence
+
+WIDTH, HEIGHT = 720, 260
+LEFT, RIGHT, TOP, BOTTOM = 56, 12, 10, 34
+COLOURS = 8
+_STEPS = (1, 2, 2.5, 5, 10)
+_TIMES = (
+    1, 5, 10, 30, 60, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400, 2 * 86400,
+    7 * 86400, 14 * 86400, 28 * 86400, 91 * 86400, 182 * 86400, 364 * 86400,
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Line:
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Axis:
+    """A range, where its marks are, and what they say."""
+
+    low: float
+    high: float
+    marks: tuple[tuple[float, str], ...]
+    title: str
+
+    def place(self, value: float, begin: float, end: float) -> float:
+        width = self.high - self.low
+        part = (value - self.low) / width if width else 0.0
+        return begin + part * (end - begin)
+
+
+def lines(series: Sequence[Line], x: Axis, y: Axis, label: str) -> str:
+    """One path for each series; its name shows when the pointer rests on it."""
+    drawn = [
+        f'<path class="line s{number % COLOURS}" d="{_path(line.x, line.y, x, y)}">'
+        f"<title>{html.escape(line.name)}</title></path>"
+        for number, line in enumerate(series)
+    ]
+    return _svg([*_frame(x, y), *drawn], label)
+
+
+def stacked(series: Sequence[Line], x: Axis, y: Axis, label: str) -> str:
+    """Series on top of each other; all have the same x."""
+    drawn = []
+    below = [0.0] * len(series[0].x) if series else []
+    for number, line in enumerate(series):
+        above = [low + value for low, value in zip(below, line.y, strict=True)]
+        there = _path(line.x, above, x, y)
+        back = _path(list(reversed(line.x)), list(reversed(below)), x, y).replace("M", "L", 1)
+        drawn.append(
+            f'<path class="area s{number % COLOURS}" d="{there}{back}Z">'
+            f"<title>{html.escape(line.name)}</title></path>"
+        )
+        below = above
+    return _svg([*_frame(x, y), *drawn], label)
+
+
+def time_axis(seconds: float, title: str = "time since the first arrival") -> Axis:
+    """From 0 to so many seconds, with marks at round times."""
+    step = next((size for size in _TIMES if seconds / size <= 7), _TIMES[-1])
+    count = int(seconds // step)
+    marks = tuple((number * step, told(number * step)) for number in range(count + 1))
+    return Axis(0.0, max(seconds, 1.0), marks, title)
+
+
+def log_time_axis(seconds: float, title: str) -> Axis:
+    """Logarithmic from one second up; values are logarithms to the base 10."""
+    top = max(1.0, math.ceil(10 * math.log10(max(seconds, 10.0))) / 10)
+    named = [1, 10, 60, 600, 3600, 6 * 3600, 86400, 7 * 86400, 30 * 86400, 365 * 86400]
+    marks = [(math.log10(size), told(size)) for size in named if math.log10(size) <= top]
+    return Axis(0.0, top, tuple(marks), title)
+
+
+def plain_axis(high: float, title: str, *, percent: bool = False) -> Axis:
+    """From 0 to a round number."""
+    step = _round_step(high / 4) if high > 0 else 1.0
+    top = step * math.ceil(high / step - 1e-9) if high > 0 else 1.0
+    count = round(top / step)
+    marks = [(n * step, f"{100 * n * step:.0f}%" if percent else f"{n * step:g}")
+             for n in range(count + 1)]  # fmt: skip
+    return Axis(0.0, top, tuple(marks), title)
+
+
+def told(seconds: float) -> str:
+    for name, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= size:
+            return f"{seconds / size:g}{name}"
+    return f"{seconds:g}s"
+
+
+def _round_step(rough: float) -> float:
+    size = 10.0 ** math.floor(math.log10(rough))
+    return next(size * step for step in _STEPS if rough <= size * step * (1 + 1e-9))
+
+
+def _path(xs: Sequence[float], ys: Sequence[float], x: Axis, y: Axis) -> str:
+    points = [
+        f"{_across(value, x):.1f} {_up(height, y):.1f}"
+        for value, height in zip(xs, ys, strict=True)
+    ]
+    return "M" + "L".join(points) if points else ""
+
+
+def _across(value: float, axis: Axis) -> float:
+    return axis.place(value, LEFT, WIDTH - RIGHT)
+
+
+def _up(value: float, axis: Axis) -> float:
+    return axis.place(value, HEIGHT - BOTTOM, TOP)
+
+
+def _frame(x: Axis, y: Axis) -> list[str]:
+    floor, end = HEIGHT - BOTTOM, WIDTH - RIGHT
+    parts = []
+    for value, text in y.marks:
+        up = _up(value, y)
+        parts.append(f'<path class="grid" d="M{LEFT} {up:.1f}H{end}"/>')
+        parts.append(_text(LEFT - 6, up + 4, "end", text))
+    for value, text in x.marks:
+        across = _across(value, x)
+        parts.append(f'<path class="grid" d="M{across:.1f} {floor}v4"/>')
+        parts.append(_text(across, floor + 16, "middle", text))
+    parts.append(_text(end, HEIGHT - 2, "end", x.title))
+    parts.append(f'<path class="axis" d="M{LEFT} {floor}H{end}"/>')
+    return parts
+
+
+def _text(x: float, y: float, anchor: str, text: str) -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    return f'<text class="mark" {place}>{html.escape(text)}</text>'
+
+
+def _svg(parts: Sequence[str], label: str) -> str:
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{html.escape(label)}">'
+        + "".join(parts)
+        + "</svg>"
+    )

@@ -1,0 +1,154 @@
+"""Several policies on one scenario, side by side.
+
+`windlass simulate` and `bench.backfill` call it. What was finished when somebody interrupts is
+kept: a comparison is a list of outcomes, and says whether it is complete.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from windlass.sim import checks, engine, measures
+from windlass.sim.measures import Outcome
+from windlass.sim.scenario import Scenario
+from windlass.sim.variants import Variant
+
+Progress = Callable[[str, int, int], None]
+"""Told: which policy, how many jobs ended, of how many."""
+RECHECK = 20
+"""With checks on, every so many decisions are made anew from facts in another order."""
+
+COLUMNS = (
+    "policy", "mean wait", "p50", "p95", "p99", "mean completion", "p50", "p95", "p99", "makespan",
+    "used", "fragmented", "fairness", "preempted",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(slots=True)
+class Comparison:
+    scenario: Scenario
+    planned: tuple[str, ...]
+    outcomes: list[Outcome] = dataclasses.field(default_factory=list)
+    interrupted: bool = False
+    decisions_checked: int = 0
+
+    def data(self) -> dict[str, Any]:
+        """Everything for programs; the same simulation gives the same bytes."""
+        facts = self.scenario.facts
+        return {
+            "scenario": self.scenario.name,
+            "nodes": len(facts.nodes),
+            "gpus": sum(d.kind == "gpu" for node in facts.nodes for d in node.devices),
+            "queues": [queue.name for queue in facts.queues],
+            "jobs": len(self.scenario.jobs),
+            "complete": not self.interrupted,
+            "not_played": [
+                name for name in self.planned if name not in {o.policy for o in self.outcomes}
+            ],
+            "decisions_checked": self.decisions_checked,
+            "policies": [measures.summary(outcome) for outcome in self.outcomes],
+        }
+
+
+def compare(
+    scenario: Scenario,
+    variants: Sequence[Variant],
+    *,
+    check: bool = False,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Plays every variant; Ctrl-C ends it with what is finished."""
+    comparison = Comparison(scenario, tuple(variant.name for variant in variants))
+    try:
+        for variant in variants:
+            checker = checker_for(scenario, variant) if check else None
+            comparison.outcomes.append(
+                engine.run(
+                    scenario, variant, checker=checker, progress=_told(progress, variant.name)
+                )
+            )
+            comparison.decisions_checked += checker.checked if checker is not None else 0
+    except KeyboardInterrupt:
+        comparison.interrupted = True
+    return comparison
+
+
+def checker_for(scenario: Scenario, variant: Variant, again: int = RECHECK) -> checks.Checker:
+    """Promises are held against the core only where nothing but arrivals and ends happens, and
+    nobody outranks who came before."""
+    queues = [variant.queue(queue) for queue in scenario.facts.queues]
+    simple = (
+        scenario.honest
+        and not scenario.outages
+        and not any(job.fails for job in scenario.jobs)
+        and len(queues) == 1
+        and queues[0].order == "fifo"
+        and len({job.unit.priority for job in scenario.jobs}) == 1
+    )
+    return checks.Checker(variant.policy(), again=again, promises=simple)
+
+
+def rows(comparison: Comparison) -> list[list[str]]:
+    """The table for people, under `COLUMNS`."""
+    return [_row(measures.summary(outcome)) for outcome in comparison.outcomes]
+
+
+def _row(found: dict[str, Any]) -> list[str]:
+    waits, completions = found["wait_s"], found["completion_s"]
+    fair = found["fairness"]["queues"] or found["fairness"]["users"]
+    points = ("mean", "p50", "p95", "p99")
+    return [
+        found["policy"],
+        *(told_seconds(waits.get(point)) for point in points),
+        *(told_seconds(completions.get(point)) for point in points),
+        told_seconds(found["makespan_s"]),
+        told_part(found["utilisation"]),
+        told_part(found["fragmentation"]),
+        "-" if fair is None else f"{fair['jain']:.2f}",
+        str(found["preemptions"]),
+    ]
+
+
+def told_seconds(seconds: float | None) -> str:
+    """A duration in the unit that suits its size."""
+    if seconds is None:
+        return "-"
+    for name, size in (("d", 86400.0), ("h", 3600.0), ("m", 60.0)):
+        if seconds >= size:
+            return f"{seconds / size:.1f}{name}"
+    return f"{seconds:.0f}s"
+
+
+def told_part(part: float | None) -> str:
+    return "-" if part is None else f"{100 * part:.1f}%"
+
+
+def _told(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:
+    if progress is None:
+        return None
+    return lambda done, total: progress(name, done, total)
+
+
+def remarks(comparison: Comparison) -> list[str]:
+    """What the table does not say."""
+    said = []
+    for outcome in comparison.outcomes:
+        found = measures.summary(outcome)
+        if found["never_started"]:
+            waits = next(iter(outcome.verdicts.values()), "")
+            said.append(f"{outcome.policy}: {found['never_started']} jobs never start: {waits}")
+        made = found["promises"]
+        if made["made"]:
+            late = made["worst_delay_s"]
+            said.append(
+                f"{outcome.policy}: {made['kept']} of {made['made']} promised starts were kept"
+                + (f", the worst {told_seconds(late)} late" if late else "")
+            )
+    missing = comparison.data()["not_played"]
+    if comparison.interrupted:
+        said.append(f"interrupted; not played to the end: {', '.join(missing)}")
+    if comparison.decisions_checked:
+        said.append(f"{comparison.decisions_checked} decisions checked, no rule was broken")
+    return said

@@ -1,0 +1,322 @@
+"""A described cluster and load: YAML into a scenario.
+
+Nodes in groups, queues as users write them, jobs one by one or drawn from a seed (`sim.synthetic`)
+or read from a trace, what stopping costs, and what goes wrong. docs/simulate.md has every field;
+fields that are not known are refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from windlass.core.facts import DeviceRequest, Facts, Node, Queue, Topology, Unit
+from windlass.kinds import duration, quantity
+from windlass.sim import shaping, synthetic, traces
+from windlass.sim.scenario import (
+    FOREVER,
+    BadInput,
+    Costs,
+    Job,
+    Outage,
+    Scenario,
+    devices_of,
+)
+
+Seconds = str | float
+
+
+class Struct(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    """Fields are written as users write objects."""
+
+
+class NodeGroup(Struct):
+    count: int
+    gpus: int = 8
+    model: str = ""
+    gpu_memory: str = "80Gi"
+    cpu: str | float = 128
+    memory: str = "2Ti"
+    rack: int = 0
+    """Nodes to a rack; 0: no racks."""
+    block: int = 0
+    """Racks to a block."""
+    labels: dict[str, str] = {}
+    name: str = "node"
+
+
+class QueueWords(Struct):
+    name: str
+    parent: str = ""
+    guarantee: dict[str, str | float] = {}
+    limit: dict[str, str | float] = {}
+    lend: dict[str, str | float] = {}
+    weight: int = 1
+    order: str = "fifo"
+    strict: bool = False
+    reserve: int = 1
+    min_runtime: Seconds = 0
+    max_priority: int | None = None
+    user_fair: bool = False
+
+
+class Load(Struct):
+    """Jobs from a seed."""
+
+    jobs: int
+    over: Seconds
+    """Arrivals are spread at random over this time."""
+    seed: int = 0
+    median: Seconds = "30m"
+    spread: float = 1.6
+    """Of the logarithm of durations: 0 makes all alike."""
+    mix: dict[str, float] = {}
+    """Parts of the demand; see `sim.synthetic.Mix`."""
+
+
+class JobWords(Struct):
+    name: str
+    at: Seconds = 0
+    duration: Seconds = "1h"
+    queue: str = "default"
+    gpus: int = 1
+    """Of each member."""
+    members: int = 1
+    most: int = 0
+    """Members it can grow to; 0: no more than `members`."""
+    cpu: str | float = 0
+    memory: str | float = 0
+    user: str = ""
+    priority: int = 50
+    preemptible: bool = True
+    topology: str = ""
+    required: bool = True
+
+
+class TraceWords(Struct):
+    file: str
+    queue: str = ""
+
+
+class OutageWords(Struct, rename={"last": "for"}):
+    node: str
+    at: Seconds
+    last: Seconds = ""
+    """Empty: it never comes back."""
+
+
+class Trouble(Struct):
+    """Things that go wrong by chance, from a seed."""
+
+    node_mtbf: Seconds = ""
+    """Mean time between losses of one node."""
+    repair: Seconds = "4h"
+    jobs: float = 0.0
+    """Part of all jobs of which one attempt fails."""
+    seed: int = 0
+
+
+class CostWords(Struct):
+    grace: Seconds = "30s"
+    checkpoint: Seconds | None = "30m"
+    restart: Seconds = "60s"
+    backoff: Seconds = "30s"
+    repair: Seconds = "10m"
+
+
+class Described(Struct):
+    name: str
+    nodes: list[NodeGroup]
+    queues: list[QueueWords] = []
+    jobs: list[JobWords] = []
+    load: Load | None = None
+    trace: TraceWords | None = None
+    costs: CostWords = msgspec.field(default_factory=CostWords)
+    outages: list[OutageWords] = []
+    trouble: Trouble | None = None
+
+
+def read(path: Path) -> Scenario:
+    try:
+        document = yaml.safe_load(path.read_text())
+        words = msgspec.convert(document, Described)
+        return scenario(words, path.parent)
+    except OSError as problem:
+        raise BadInput(f"{path} cannot be read: {problem.strerror or problem}.") from problem
+    except yaml.YAMLError as problem:
+        raise BadInput(f"{path} is no YAML: {' '.join(str(problem).split())}.") from problem
+    except (msgspec.ValidationError, quantity.Malformed, duration.Malformed) as problem:
+        raise BadInput(f"{path}: {problem}.") from problem
+
+
+def scenario(words: Described, folder: Path = Path()) -> Scenario:
+    nodes = tuple(_nodes(words.nodes))
+    blocks = any(group.block for group in words.nodes)
+    levels: tuple[str, ...] = synthetic.LEVELS if blocks else shaping.LEVELS
+    if not any(node.path for node in nodes):
+        levels = ()
+    queues = tuple(queue(each) for each in words.queues) or (Queue("default"),)
+    jobs = [*map(_job, words.jobs), *_drawn(words.load, nodes, queues, levels)]
+    if words.trace is not None:
+        jobs += traces.read_jobs(folder / words.trace.file, queue=words.trace.queue)
+    bad = sorted({job.unit.queue for job in jobs} - {each.name for each in queues})
+    if bad:
+        raise BadInput(f"{words.name}: jobs name the queue {bad[0]!r}: describe it in `queues`.")
+    if not jobs:
+        raise BadInput(f"{words.name} has no work: describe `jobs`, a `load` or a `trace`.")
+    jobs = sorted(_failing(jobs, words.trouble), key=lambda job: (job.unit.submitted, job.unit.key))
+    until = max(job.unit.submitted for job in jobs)
+    return Scenario(
+        words.name,
+        Facts(nodes, queues, levels=levels),
+        tuple(jobs),
+        (*map(_outage, words.outages), *_losses(words.trouble, nodes, until)),
+        costs(words.costs),
+        jobs[0].unit.submitted,
+    )
+
+
+def queue(words: QueueWords) -> Queue:
+    if words.order not in ("fifo", "lifo", "priority", "fair", "shortest", "attained"):
+        raise BadInput(f"Queue {words.name}: there is no order {words.order!r}.")
+    fields: dict[str, Any] = msgspec.structs.asdict(words)
+    for name in ("guarantee", "limit", "lend"):
+        fields[name] = amounts(fields[name])
+    fields["min_runtime"] = seconds(words.min_runtime)
+    return Queue(**fields)
+
+
+def amounts(words: dict[str, Any]) -> dict[str, int]:
+    """Quantities as users write them into the core's integers."""
+    return {
+        name: quantity.whole(value) if name == "memory" else quantity.milli(value)
+        for name, value in words.items()
+    }
+
+
+def seconds(words: Seconds) -> float:
+    """A duration such as 90s or 2h, or plain seconds."""
+    return duration.milliseconds(words) / 1000 if isinstance(words, str) else float(words)
+
+
+def costs(words: CostWords) -> Costs:
+    return Costs(
+        seconds(words.grace),
+        None if words.checkpoint is None else seconds(words.checkpoint),
+        seconds(words.restart),
+        seconds(words.backoff),
+        seconds(words.repair),
+    )
+
+
+def _nodes(groups: list[NodeGroup]) -> Iterator[Node]:
+    number = 0
+    for group in groups:
+        form = shaping.NodeForm(
+            group.gpus, group.model, quantity.whole(group.gpu_memory) >> 20,
+            quantity.milli(group.cpu), quantity.whole(group.memory), group.labels,
+        )  # fmt: skip
+        for _ in range(group.count):
+            path: tuple[str, ...] = ()
+            if group.rack:
+                rack = number // group.rack
+                path = (f"rack-{rack:03}",)
+                if group.block:
+                    path = (f"block-{rack // group.block:03}", *path)
+            yield form.node(f"{group.name}-{number:04}", path)
+            number += 1
+
+
+def _job(words: JobWords) -> Job:
+    lasts = seconds(words.duration)
+    most = max(words.members, words.most)
+    needs = {"cpu": quantity.milli(words.cpu), "memory": quantity.whole(words.memory)}
+    role = shaping.Roles().of(
+        words.members,
+        {name: amount for name, amount in needs.items() if amount},
+        (DeviceRequest("gpu", words.gpus),) if words.gpus else (),
+    )
+    unit = Unit(
+        words.name, words.queue, (dataclasses.replace(role, most=most),), seconds(words.at),
+        words.user, priority=words.priority, preemptible=words.preemptible,
+        topology=Topology(words.topology, words.required) if words.topology else None,
+        expected=lasts, kin=words.user,
+    )  # fmt: skip
+    return Job(unit, lasts)
+
+
+def _drawn(
+    load: Load | None, nodes: tuple[Node, ...], queues: tuple[Queue, ...], levels: tuple[str, ...]
+) -> Iterator[Job]:
+    if load is None:
+        return
+    chance = random.Random(load.seed)  # noqa: S311 - repeatable on purpose
+    parents = {each.parent for each in queues}
+    leaves = tuple(each.name for each in queues if each.name not in parents)
+    demand = synthetic.Demand(load.seed, leaves, _mix(load, levels))
+    arrivals = sorted(chance.uniform(0.0, seconds(load.over)) for _ in range(load.jobs))
+    middle = math.log(max(1.0, seconds(load.median)))
+    gpus = sum(len(node.devices) for node in nodes)
+    for at in arrivals:
+        unit = _fitting(demand, at, gpus, len(nodes))
+        lasts = round(math.exp(chance.gauss(middle, load.spread)), 3)
+        yield Job(dataclasses.replace(unit, submitted=at, expected=lasts, kin=unit.user), lasts)
+
+
+def _mix(load: Load, levels: tuple[str, ...]) -> synthetic.Mix:
+    known = {field.name for field in dataclasses.fields(synthetic.Mix)}
+    for name in load.mix:
+        if name not in known:
+            raise BadInput(f"load.mix has no {name!r}: it knows {', '.join(sorted(known))}.")
+    chosen: dict[str, Any] = dict(load.mix)
+    if "rack" not in levels:
+        chosen |= {"required_rack": 0.0}
+    if "block" not in levels:
+        chosen |= {"preferred_block": 0.0}
+    for name in ("shapes", "priorities"):
+        if name in chosen:
+            chosen[name] = int(chosen[name])
+    return synthetic.Mix(**chosen)
+
+
+def _fitting(demand: synthetic.Demand, at: float, gpus: int, nodes: int) -> Unit:
+    """Units that this cluster could never hold do not come to it."""
+    for _ in range(1000):
+        unit = demand.unit(at)
+        if devices_of(unit) <= gpus / 2 and sum(role.least for role in unit.roles) <= 4 * nodes:
+            return unit
+    raise BadInput("The load has no job that this cluster could hold: describe more nodes.")
+
+
+def _failing(jobs: list[Job], trouble: Trouble | None) -> Iterator[Job]:
+    chance = random.Random(trouble.seed if trouble else 0)  # noqa: S311
+    for job in jobs:
+        if trouble is not None and job.duration != FOREVER and chance.random() < trouble.jobs:
+            at = round(chance.random() * job.duration, 3)
+            yield dataclasses.replace(job, fails=(at,))
+        else:
+            yield job
+
+
+def _outage(words: OutageWords) -> Outage:
+    begin = seconds(words.at)
+    return Outage(words.node, begin, begin + seconds(words.last) if words.last else FOREVER)
+
+
+def _losses(trouble: Trouble | None, nodes: tuple[Node, ...], until: float) -> Iterator[Outage]:
+    if trouble is None or not trouble.node_mtbf:
+        return
+    chance = random.Random(trouble.seed + 1)  # noqa: S311
+    mean, repair = seconds(trouble.node_mtbf), seconds(trouble.repair)
+    for node in nodes:
+        at = chance.expovariate(1 / mean)
+        while at < until:
+            yield Outage(node.name, round(at, 3), round(at + repair, 3))
+            at += repair + chance.expovariate(1 / mean)

@@ -1,0 +1,219 @@
+"""A comparison as one HTML file: a table and plots, without scripts, fonts or anything from afar.
+
+It opens offline, in light and dark, and on paper. The same comparison gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterable, Sequence
+
+from windlass.sim import charts, compare, measures
+from windlass.sim.charts import Line
+from windlass.sim.compare import Comparison
+from windlass.sim.measures import Outcome
+
+POINTS = 240
+"""Stretches of time in a plot."""
+MOST_QUEUES = 7
+"""Queues with a colour of their own; the rest is one."""
+
+STYLE = """
+:root{color-scheme:light dark;--ink:#1b2430;--soft:#5d6b7a;--paper:#fff;--card:#f6f8fa;
+--rule:#dde3ea;--best:#e3f4e8;--c0:#2f6fde;--c1:#d9622b;--c2:#2a9d6f;--c3:#a24bd0;--c4:#c79a12;
+--c5:#d23f6e;--c6:#1f9bb3;--c7:#7a8694}
+@media (prefers-color-scheme:dark){:root{--ink:#e6ebf1;--soft:#97a5b5;--paper:#11161c;
+--card:#1a2129;--rule:#2c3640;--best:#173626;--c0:#6ea2ff;--c1:#ff9460;--c2:#4fd09c;--c3:#cf8cf5;
+--c4:#edc54d;--c5:#ff7fa6;--c6:#5bcfe6;--c7:#9aa7b5}}
+*{box-sizing:border-box}
+body{margin:0 auto;padding:2rem 1.2rem 4rem;max-width:1180px;background:var(--paper);
+color:var(--ink);font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
+h1{font-size:1.6rem;margin:0 0 .2rem}
+h2{font-size:1.05rem;margin:0 0 .3rem}
+p{margin:.2rem 0 .8rem;color:var(--soft)}
+.scroll{overflow-x:auto;margin:1.4rem 0}
+table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
+th,td{padding:.4rem .6rem;text-align:right;white-space:nowrap;border-bottom:1px solid var(--rule)}
+th{color:var(--soft);font-weight:600;font-size:.82rem}
+th:first-child,td:first-child{text-align:left}
+td.best{background:var(--best);font-weight:600}
+.plots{display:grid;gap:1.2rem;grid-template-columns:repeat(auto-fit,minmax(min(100%,520px),1fr))}
+section{background:var(--card);border:1px solid var(--rule);border-radius:10px;
+padding:1rem 1rem .6rem}
+svg{width:100%;height:auto;display:block}
+.grid{stroke:var(--rule);fill:none}
+.axis{stroke:var(--soft);fill:none}
+.mark{fill:var(--soft);font-size:11px}
+.line{fill:none;stroke-width:1.8;stroke-linejoin:round}
+.area{fill-opacity:.82}
+.key{display:flex;flex-wrap:wrap;gap:.2rem 1rem;margin:.2rem 0 .4rem;font-size:.86rem}
+.key span::before{content:"";display:inline-block;width:.8em;height:.8em;border-radius:3px;
+margin-right:.4em;background:currentColor}
+.key b{font-weight:400;color:var(--ink)}
+""" + "".join(
+    f".line.s{n}{{stroke:var(--c{n})}}.area.s{n}{{fill:var(--c{n})}}.key .s{n}{{color:var(--c{n})}}"
+    for n in range(charts.COLOURS)
+)
+
+
+def page(comparison: Comparison) -> str:
+    """The whole file."""
+    data = comparison.data()
+    title = f"Simulation of {html.escape(data['scenario'])}"
+    facts = (
+        f"{data['jobs']:,} jobs on {data['nodes']:,} nodes with {data['gpus']:,} GPUs, "
+        f"{len(data['queues'])} queue{'s' if len(data['queues']) != 1 else ''}."
+    )
+    remarks = "".join(f"<p>{html.escape(line)}</p>" for line in compare.remarks(comparison))
+    plots = "".join(_plots(comparison.outcomes))
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{title}</title><style>{STYLE}</style></head><body><h1>{title}</h1><p>{facts}</p>"
+        f'<div class="scroll">{_table(comparison)}</div>{remarks}<div class="plots">{plots}</div>'
+        "</body></html>\n"
+    )
+
+
+def _table(comparison: Comparison) -> str:
+    """As on the command line, with the best of each column marked."""
+    rows = compare.rows(comparison)
+    best = _best([measures.summary(outcome) for outcome in comparison.outcomes])
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in compare.COLUMNS)
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f"<td{' class=best' if (line, column) in best else ''}>{html.escape(cell)}</td>"
+            for column, cell in enumerate(row)
+        )
+        + "</tr>"
+        for line, row in enumerate(rows)
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _best(found: Sequence[dict[str, object]]) -> set[tuple[int, int]]:
+    """(row, column) of the smallest waits, completions and makespan and of the largest use."""
+    columns = [
+        [_number(each[name], point) for each in found]
+        for name in ("wait_s", "completion_s")
+        for point in ("mean", "p50", "p95", "p99")
+    ]
+    columns.append([_number(each, "makespan_s") for each in found])
+    columns.append([-(_number(each, "utilisation") or 0.0) for each in found])
+    marked = set()
+    for number, values in enumerate(columns, start=1):
+        known = [value for value in values if value is not None]
+        if len(set(known)) > 1:
+            marked |= {(row, number) for row, value in enumerate(values) if value == min(known)}
+    return marked
+
+
+def _number(values: object, name: str) -> float | None:
+    value = values.get(name) if isinstance(values, dict) else None
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _plots(outcomes: Sequence[Outcome]) -> Iterable[str]:
+    if not outcomes:
+        return
+    names = [outcome.policy for outcome in outcomes]
+    resource = outcomes[0].timeline.resource
+    span = max(outcome.end - outcome.timeline.times[0] for outcome in outcomes)
+    yield _section(
+        f"Share of {resource} in use",
+        "Means over equal stretches of time.",
+        names,
+        _use(outcomes, span),
+    )
+    yield _section(
+        "Waits",
+        "Which part of all jobs waited no longer than this, in all its turns together.",
+        names,
+        _wait_curves(outcomes),
+    )
+    yield _section(
+        "Jobs that wait",
+        "How long the line was.",
+        names,
+        _counts(outcomes, span),
+    )
+    for outcome in outcomes:
+        if len(outcome.timeline.queues) > 1:
+            yield _queue_shares(outcome, span)
+
+
+def _section(title: str, text: str, names: Sequence[str], drawing: str) -> str:
+    key = "".join(
+        f'<span class="s{number % charts.COLOURS}"><b>{html.escape(name)}</b></span>'
+        for number, name in enumerate(names)
+    )
+    return (
+        f"<section><h2>{html.escape(title)}</h2><p>{html.escape(text)}</p>"
+        f'<div class="key">{key}</div>{drawing}</section>'
+    )
+
+
+def _use(outcomes: Sequence[Outcome], span: float) -> str:
+    series = [Line(o.policy, _times(o), _ratio(o, o.timeline.used)) for o in outcomes]
+    return charts.lines(
+        series, charts.time_axis(span), charts.plain_axis(1.0, "", percent=True), "use over time"
+    )
+
+
+def _counts(outcomes: Sequence[Outcome], span: float) -> str:
+    series = [Line(o.policy, _times(o), _sampled(o, o.timeline.waiting)) for o in outcomes]
+    highest = max((max(line.y, default=0.0) for line in series), default=0.0)
+    return charts.lines(
+        series, charts.time_axis(span), charts.plain_axis(highest, ""), "waiting jobs over time"
+    )
+
+
+def _wait_curves(outcomes: Sequence[Outcome]) -> str:
+    longest = max((max(outcome.waits(), default=0.0) for outcome in outcomes), default=0.0)
+    axis = charts.log_time_axis(longest, "wait")
+    marks = [axis.high * n / POINTS for n in range(POINTS + 1)]
+    series = []
+    for outcome in outcomes:
+        waits = outcome.waits()
+        reached = [measures.reached(waits, 10.0**mark) for mark in marks]
+        series.append(Line(outcome.policy, marks, reached))
+    return charts.lines(series, axis, charts.plain_axis(1.0, "", percent=True), "waits")
+
+
+def _queue_shares(outcome: Outcome, span: float) -> str:
+    line = outcome.timeline
+    totals = [math.fsum(shares[at] for shares in line.shares) for at in range(len(line.queues))]
+    ranked = sorted(range(len(line.queues)), key=lambda at: (-totals[at], line.queues[at]))
+    own, rest = ranked[:MOST_QUEUES], ranked[MOST_QUEUES:]
+    times = _times(outcome)
+    series = [
+        Line(line.queues[at], times, _ratio(outcome, [shares[at] for shares in line.shares]))
+        for at in own
+    ]
+    if rest:
+        others = [sum(shares[at] for at in rest) for shares in line.shares]
+        series.append(Line(f"{len(rest)} others", times, _ratio(outcome, others)))
+    drawing = charts.stacked(
+        series, charts.time_axis(span), charts.plain_axis(1.0, "", percent=True), "queues over time"
+    )
+    names = [each.name for each in series]
+    return _section(f"Queues under {outcome.policy}", "What each held.", names, drawing)
+
+
+def _times(outcome: Outcome) -> list[float]:
+    span = outcome.end - outcome.timeline.times[0]
+    return [span * (n + 0.5) / POINTS for n in range(POINTS)]
+
+
+def _sampled(outcome: Outcome, values: Sequence[float]) -> list[float]:
+    return outcome.timeline.sampled(values, POINTS, outcome.end)
+
+
+def _ratio(outcome: Outcome, values: Sequence[float]) -> list[float]:
+    """Parts of the capacity, stretch by stretch."""
+    capacity = _sampled(outcome, outcome.timeline.capacity)
+    held = _sampled(outcome, values)
+    return [min(1.0, part / whole) if whole else 0.0
+            for part, whole in zip(held, capacity, strict=True)]  # fmt: skip

@@ -1,0 +1,109 @@
+"""Nodes and units in the forms that inputs describe: so many GPUs, cores and bytes each.
+
+All readers of inputs build through here, so that members that are alike share one `Role` value
+and a job of so many GPUs means the same in every trace.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from windlass.core.facts import Device, DeviceRequest, Facts, Node, Queue, Role, Unit
+from windlass.sim.scenario import FOREVER, BadInput, Job, Scenario, devices_of
+
+GIB = 1 << 30
+TARGET_LOAD = 0.8
+"""Where a trace does not say how large its cluster was: mean demand is this part of it."""
+LEVELS = ("rack",)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeForm:
+    """Nodes that are alike."""
+
+    gpus: int = 8
+    model: str = ""
+    gpu_memory: int = 81920
+    """MiB of each GPU."""
+    cpu: int = 128_000
+    memory: int = 2048 * GIB
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def node(self, name: str, path: tuple[str, ...] = ()) -> Node:
+        devices = tuple(
+            Device(
+                f"gpu{number}", "gpu", self.model, memory=self.gpu_memory,
+                numa=number * 2 // max(1, self.gpus), switch=f"s{number // 2}",
+                links=f"l{number // 4}", forms=frozenset(("whole", "share")), isolation="soft",
+            )
+            for number in range(self.gpus)
+        )  # fmt: skip
+        amounts = {"cpu": self.cpu, "memory": self.memory}
+        return Node(name, amounts, devices, dict(self.labels), path=path)
+
+
+class Roles:
+    """Roles by what members need; the same need gives the same value."""
+
+    def __init__(self, gpus_per_node: int = 8) -> None:
+        self.gpus_per_node = max(1, gpus_per_node)
+        self._known: dict[object, Role] = {}
+
+    def of_gpus(self, gpus: int, needs: Mapping[str, int] | None = None) -> Role:
+        """One member where a node has so many GPUs, else equal members on several nodes."""
+        members = 1
+        if gpus > self.gpus_per_node:
+            each = max(n for n in range(1, self.gpus_per_node + 1) if gpus % n == 0)
+            members, gpus = gpus // each, each
+        requests = (DeviceRequest("gpu", gpus),) if gpus else ()
+        return self.of(members, needs or {}, requests)
+
+    def of(
+        self, members: int, needs: Mapping[str, int], requests: tuple[DeviceRequest, ...]
+    ) -> Role:
+        key = (members, tuple(sorted(needs.items())), requests)
+        role = self._known.get(key)
+        if role is None:
+            role = self._known[key] = Role("worker", members, members, dict(needs), requests)
+        return role
+
+
+def cluster(count: int, form: NodeForm, rack: int = 0) -> tuple[Node, ...]:
+    """So many nodes, `rack` of them to a rack; 0: no racks."""
+    return tuple(
+        form.node(f"node-{number:04}", (f"rack-{number // rack:03}",) if rack else ())
+        for number in range(count)
+    )
+
+
+def nodes_needed(jobs: Sequence[Job], gpus: int) -> int:
+    """Nodes of so many GPUs on which mean demand is `TARGET_LOAD`, and the largest job fits."""
+    arrivals = [job.unit.submitted for job in jobs]
+    span = max(arrivals) - min(arrivals) if arrivals else 0.0
+    worked = math.fsum(
+        devices_of(job.unit) * job.duration for job in jobs if job.duration != FOREVER
+    )
+    mean = worked / span if span > 0 else 0.0
+    largest = max((_nodes_of(job.unit, gpus) for job in jobs), default=1)
+    return max(1, largest, math.ceil(mean / TARGET_LOAD / gpus))
+
+
+def on_cluster(
+    name: str, jobs: Iterable[Job], nodes: tuple[Node, ...], queues: Iterable[Queue] = ()
+) -> Scenario:
+    """A scenario that starts empty; queues that are not described are flat and equal."""
+    work = tuple(sorted(jobs, key=lambda job: (job.unit.submitted, job.unit.key)))
+    if not work:
+        raise BadInput(f"{name} has no jobs: give a trace with at least one row.")
+    known = {queue.name: queue for queue in queues}
+    for job in work:
+        known.setdefault(job.unit.queue, Queue(job.unit.queue))
+    levels = LEVELS if any(node.path for node in nodes) else ()
+    facts = Facts(nodes, tuple(known.values()), levels=levels)
+    return Scenario(name, facts, work, start=work[0].unit.submitted)
+
+
+def _nodes_of(unit: Unit, gpus: int) -> int:
+    return math.ceil(devices_of(unit) / gpus)

@@ -1,0 +1,141 @@
+"""From what a user names to a scenario: a public trace, a file, or the state of a platform.
+
+Public traces are looked for below `WINDLASS_DATA` (default ../shared); where they are missing the
+error says which they are and who published them. Every one of them can also be given by path.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+from windlass.core.facts import Node
+from windlass.sim import described, exchange, openb, shaping, traces
+from windlass.sim.scenario import BadInput, Job, Scenario
+
+ORIGINS = {
+    "itp": "the Microsoft ITP job traces published with ElasticFlow (ASPLOS'23), "
+    "github.com/microsoft/elasticflow-traces",
+    "philly": "the Microsoft Philly jobs published with Pollux (OSDI'21), "
+    "github.com/petuum/adaptdl, branch osdi21-artifact",
+    "muri": "the traces published with Muri (SIGCOMM'22), github.com/Rivendile/Muri",
+    "openb": "the openb trace published with FGD (USENIX ATC'23), "
+    "github.com/hkust-adsl/kubernetes-scheduler-simulator",
+}
+FOLDERS = {
+    "itp": "elasticflow_ms_itp",
+    "philly": "philly_via_pollux",
+    "muri": "muri_sigcomm22",
+    "openb": "fgd_atc23",
+}
+MURI_NODES = 8
+"""The published protocol has 8 nodes of 8 GPUs."""
+OPENB_NODES = "openb_node_list_gpu_node.csv.gz"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Hardware:
+    """What a user says about the cluster of a trace."""
+
+    nodes: int = 0
+    """0: sized so that mean demand is 80 % of it."""
+    gpus: int = 8
+    rack: int = 0
+    node_list: Path | None = None
+
+
+def open_source(name: str, hardware: Hardware = Hardware()) -> Scenario:  # noqa: B008
+    """A public trace by name (`itp/02`, `philly/6214e9`, `muri/trace1`, `openb/default`), a job
+    list (CSV) or a described cluster (YAML)."""
+    family, _, part = name.partition("/")
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
+        return described.read(path)
+    if path.exists() or family not in FOLDERS:
+        return _job_list(path.name.partition(".")[0], path, "", hardware)
+    return _public(family, part, hardware)
+
+
+def open_state(path: Path, assumed: float = exchange.ASSUMED) -> Scenario:
+    """The exported state of a platform."""
+    try:
+        text = path.read_bytes()
+    except OSError as problem:
+        raise BadInput(f"{path} cannot be read: {problem.strerror or problem}.") from problem
+    return exchange.scenario(exchange.loads(text, str(path)), path.name.partition(".")[0], assumed)
+
+
+def open_pods(
+    nodes: Path, pods: Path, orders: Path | None = None, seed: int | None = None
+) -> Scenario:
+    """Node and pod lists in openb's form; with arrival orders, pods come one by one and stay."""
+    try:
+        machines = traces.read_nodes(nodes)
+        arrival = None
+        if orders is not None:
+            arrival = _arrival(nodes, pods, orders, seed)
+        jobs = traces.read_pods(pods, arrival)
+    except openb.BadTrace as problem:
+        raise BadInput(str(problem)) from problem
+    name = pods.name.partition(".")[0].removeprefix(openb.PREFIX)
+    return shaping.on_cluster(name, jobs, machines)
+
+
+def data_folder() -> Path:
+    return Path(os.environ.get("WINDLASS_DATA", "../shared")) / "traces"
+
+
+def missing(family: str) -> str | None:
+    """What to tell when the public data of a family is not here; None when it is."""
+    folder = data_folder() / FOLDERS[family]
+    if folder.is_dir():
+        return None
+    return (
+        f"{folder} is not there. It holds {ORIGINS[family]}. Get it from there and point "
+        "WINDLASS_DATA at the folder above traces/, or give the file by its path."
+    )
+
+
+def _public(family: str, part: str, hardware: Hardware) -> Scenario:
+    problem = missing(family)
+    if problem:
+        raise BadInput(problem)
+    root = data_folder() / FOLDERS[family]
+    if family == "openb":
+        pods = root / "csv" / f"{openb.PREFIX}{part or 'default'}.csv.gz"
+        return open_pods(hardware.node_list or root / "csv" / OPENB_NODES, pods)
+    if family == "philly":
+        path = root / "philly_public_vcs.csv.gz"
+        return _job_list(f"philly {part}".strip(), path, part, hardware)
+    if family == "itp":
+        return _job_list(
+            f"itp {part or '02'}", root / f"cluster{part or '02'}.csv.gz", "", hardware
+        )
+    if not hardware.nodes:
+        hardware = dataclasses.replace(hardware, nodes=MURI_NODES)
+    return _job_list(f"muri {part or 'trace1'}", root / f"{part or 'trace1'}.csv.gz", "", hardware)
+
+
+def _job_list(name: str, path: Path, queue: str, hardware: Hardware) -> Scenario:
+    jobs = traces.read_jobs(path, hardware.gpus, queue)
+    return shaping.on_cluster(name, jobs, _machines(jobs, hardware))
+
+
+def _machines(jobs: list[Job], hardware: Hardware) -> tuple[Node, ...]:
+    if hardware.node_list is not None:
+        try:
+            return traces.read_nodes(hardware.node_list)
+        except openb.BadTrace as problem:
+            raise BadInput(str(problem)) from problem
+    count = hardware.nodes or shaping.nodes_needed(jobs, hardware.gpus)
+    return shaping.cluster(count, shaping.NodeForm(hardware.gpus), hardware.rack)
+
+
+def _arrival(nodes: Path, pods: Path, orders: Path, seed: int | None) -> openb.Arrival:
+    found = openb.read_arrivals(orders, openb.read_nodes(nodes), openb.read_pods(pods))
+    for arrival in found:
+        if seed is None or arrival.seed == seed:
+            return arrival
+    seeds = ", ".join(str(arrival.seed) for arrival in found) or "none"
+    raise BadInput(f"{orders} has no arrival order with seed {seed}: it has {seeds}.")

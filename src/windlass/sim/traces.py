@@ -1,0 +1,218 @@
+"""Job lists and pod lists from files: who came when, asked for what, and ran how long.
+
+A job list is a CSV file with a header, plain or gzip. Its columns are recognised by name (see
+`COLUMNS`), so the public traces of ElasticFlow (Microsoft ITP), Pollux (Philly) and Muri are read
+as they are. Pod and node lists in openb's form are read through `sim.openb`.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import gzip
+import io
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from windlass.core.facts import DeviceRequest, Node, Role, Unit
+from windlass.core.packing_tables import Shape
+from windlass.kinds import quantity
+from windlass.sim import openb, shaping
+from windlass.sim.scenario import FOREVER, BadInput, Job
+
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "id": ("job_id", "id", "name"),
+    "submitted": ("submit_time", "submission_time", "submitted", "timestamp", "creation_time"),
+    "duration": ("duration", "runtime"),
+    "end": ("end_time", "deletion_time"),
+    "gpus": ("num_gpu", "num_gpus", "gpus"),
+    "members": ("members",),
+    "cpu": ("cpu",),
+    "memory": ("memory",),
+    "queue": ("queue", "cluster", "vc"),
+    "user": ("user",),
+    "priority": ("priority",),
+    "expected": ("expected",),
+}
+"""What a job list may say, and the names under which it is known."""
+MILLISECONDS = "iteration_time"
+"""A job list with this column is Muri's: its times are milliseconds, its priority is a class."""
+
+
+def read_jobs(path: Path, gpus_per_node: int = 8, queue: str = "") -> list[Job]:
+    """The jobs of a list, by time; with `queue`, only those of that queue."""
+    rows = rows_of(path)
+    header = set(rows[0]) if rows else set()
+    found = {
+        what: name for what, names in COLUMNS.items() for name in reversed(names) if name in header
+    }
+    for what in ("submitted", "gpus"):
+        if rows and what not in found:
+            raise BadInput(
+                f"{path} has no column for {what!r}: name one of them {' or '.join(COLUMNS[what])}."
+            )
+    if rows and not {"duration", "end"} & found.keys():
+        raise BadInput(f"{path} says nothing about durations: give a column `duration` (seconds).")
+    roles = shaping.Roles(gpus_per_node)
+    muri = MILLISECONDS in header
+    reader = _JobReader(path, found, roles, 1000.0 if muri else 1.0, ranked=not muri)
+    jobs = [reader.job(number, row) for number, row in enumerate(rows, start=2)]
+    chosen = [job for job in jobs if not queue or job.unit.queue == queue]
+    if queue and not chosen:
+        known = sorted({job.unit.queue for job in jobs})
+        raise BadInput(f"{path} has no queue {queue!r}: it has {', '.join(known[:12])}.")
+    return sorted(chosen, key=lambda job: (job.unit.submitted, job.unit.key))
+
+
+def read_pods(
+    pods: Path, arrival: openb.Arrival | None = None, *, queue: str = "default"
+) -> list[Job]:
+    """Pods of an openb list: with their own times, or (`arrival`) one by one and without end."""
+    listed = openb.read_pods(pods)
+    roles = shaping.Roles()
+    demand = [_pod_role(roles, shape) for shape in listed.shapes]
+    if arrival is not None:
+        return [
+            Job(Unit(f"{listed.names[pod]}-{at:05}", queue, (demand[pod],), float(at)), FOREVER)
+            for at, pod in enumerate(arrival.order)
+        ]
+    times = {row["name"]: row for row in rows_of(pods)}
+    jobs = []
+    for at, name in enumerate(listed.names):
+        begin = _seconds(times[name].get("creation_time"), float(at))
+        end = _seconds(times[name].get("deletion_time"), FOREVER)
+        unit = Unit(name, queue, (demand[at],), begin, expected=_known(end - begin))
+        jobs.append(Job(unit, max(0.0, end - begin)))
+    return sorted(jobs, key=lambda job: (job.unit.submitted, job.unit.key))
+
+
+def read_nodes(path: Path) -> tuple[Node, ...]:
+    """Nodes of an openb list."""
+    listed = openb.read_nodes(path)
+    return tuple(
+        shaping.NodeForm(
+            gpus, model, 16384 if gpus else 0, cpu, memory << 20, {"model": model} if model else {}
+        ).node(name)
+        for name, (cpu, memory, gpus, model) in zip(listed.names, listed.rows, strict=True)
+    )
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    """All rows of a CSV file, plain or gzip."""
+    try:
+        raw = path.read_bytes()
+        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
+    except OSError as problem:
+        raise BadInput(f"{path} cannot be read: {problem.strerror or problem}.") from problem
+    except (UnicodeDecodeError, EOFError) as problem:
+        raise BadInput(f"{path} is no CSV text, plain or gzip: {problem}.") from problem
+    return list(_dictionaries(text))
+
+
+def _dictionaries(text: str) -> Iterator[dict[str, str]]:
+    for row in csv.DictReader(io.StringIO(text)):
+        yield {str(k).strip(): v or "" for k, v in row.items() if k is not None}
+
+
+class _JobReader:
+    """Rows of one file into jobs."""
+
+    def __init__(
+        self,
+        path: Path,
+        columns: Mapping[str, str],
+        roles: shaping.Roles,
+        scale: float,
+        *,
+        ranked: bool,
+    ) -> None:
+        self.path, self.columns, self.roles, self.scale = path, columns, roles, scale
+        self.ranked = ranked
+
+    def job(self, number: int, row: Mapping[str, str]) -> Job:
+        where = f"{self.path} line {number}"
+        submitted = self._time(where, row, "submitted")
+        if "duration" in self.columns:
+            duration = self._number(where, row, "duration") / self.scale
+        else:
+            duration = max(0.0, self._time(where, row, "end") - submitted)
+        gpus = round(self._number(where, row, "gpus"))
+        needs = self._needs(where, row)
+        members = round(self._number(where, row, "members", 1))
+        role = self.roles.of_gpus(gpus, needs)
+        if members > 1:
+            each = (DeviceRequest("gpu", gpus),) if gpus else ()
+            role = self.roles.of(members, needs, each)
+        said = self._text(row, "expected")
+        unit = Unit(
+            f"{number:07}-{self._text(row, 'id') or 'job'}",
+            self._text(row, "queue") or "default",
+            (role,),
+            submitted,
+            self._text(row, "user"),
+            priority=round(self._number(where, row, "priority", 50)) if self.ranked else 50,
+            expected=self._number(where, row, "expected") if said else duration,
+            kin=self._text(row, "user"),
+        )
+        return Job(unit, duration)
+
+    def _needs(self, where: str, row: Mapping[str, str]) -> dict[str, int]:
+        needs: dict[str, int] = {}
+        readers = {"cpu": quantity.milli, "memory": quantity.whole}
+        for what, read in readers.items():
+            if text := self._text(row, what):
+                try:
+                    needs[what] = read(text)
+                except quantity.Malformed as problem:
+                    raise BadInput(f"{where}: {what} is {text!r}: {problem}.") from problem
+        return needs
+
+    def _text(self, row: Mapping[str, str], what: str) -> str:
+        return row.get(self.columns.get(what, ""), "").strip()
+
+    def _number(
+        self, where: str, row: Mapping[str, str], what: str, default: float | None = None
+    ) -> float:
+        text = self._text(row, what)
+        if not text and default is not None:
+            return default
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not 0 <= value < math.inf:
+            raise BadInput(f"{where}: {what} is {text!r}, it must be a number from 0 up.")
+        return value
+
+    def _time(self, where: str, row: Mapping[str, str], what: str) -> float:
+        """Seconds, or a date and time (read as UTC when it names no zone)."""
+        text = self._text(row, what)
+        if text.replace(".", "", 1).isdigit():
+            return float(text) / self.scale
+        try:
+            moment = datetime.datetime.fromisoformat(text)
+        except ValueError as problem:
+            raise BadInput(
+                f"{where}: {what} is {text!r}, it must be seconds or a date such as "
+                "2017-10-09 07:01:55."
+            ) from problem
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=datetime.UTC)
+        return moment.timestamp()
+
+
+def _pod_role(roles: shaping.Roles, shape: Shape) -> Role:
+    requests: tuple[DeviceRequest, ...] = ()
+    if shape.count:
+        part = 0 if shape.milli >= 1000 else shape.milli
+        requests = (DeviceRequest("gpu", shape.count, compute=part, models=shape.models),)
+    return roles.of(1, {"cpu": shape.cpu, "memory": shape.memory << 20}, requests)
+
+
+def _seconds(text: str | None, default: float) -> float:
+    return float(text) if text and text.strip() else default
+
+
+def _known(seconds: float) -> float | None:
+    return None if seconds == FOREVER else max(0.0, seconds)

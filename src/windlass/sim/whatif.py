@@ -1,0 +1,170 @@
+"""Changes of a scenario: what if this queue had more, what if this pool were half, what if twice
+as many came. `windlass simulate` applies them before it plays.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from windlass.core.facts import Facts, Node, Queue
+from windlass.kinds import duration, quantity
+from windlass.sim import described, variants
+from windlass.sim.scenario import BadInput, Scenario
+
+_AMOUNTS = ("guarantee", "limit", "lend")
+_PLAIN = ("weight", "reserve", "order", "strict", "min_runtime", "max_priority", "parent")
+_HELP = "Write queue.NAME.FIELD=VALUE, such as queue.support.guarantee.gpu=32."
+
+
+def edited(scenario: Scenario, edits: Sequence[str]) -> Scenario:
+    """With every `queue.NAME.FIELD[.RESOURCE]=VALUE` carried out, in order."""
+    queues = {queue.name: queue for queue in scenario.facts.queues}
+    for edit in edits:
+        path, equals, value = edit.partition("=")
+        kind, _, rest = path.partition(".")
+        name, field, resource = _split(rest, queues)
+        if not equals or kind != "queue" or not field:
+            raise BadInput(f"{edit!r} is no change. {_HELP}")
+        if name not in queues:
+            raise BadInput(f"{edit!r}: there is no queue {name!r}; there are {_names(queues)}.")
+        try:
+            queues[name] = _changed(queues[name], field, resource, value)
+        except (quantity.Malformed, duration.Malformed, ValueError) as problem:
+            raise BadInput(f"{edit!r}: {problem}") from problem
+    facts = dataclasses.replace(scenario.facts, queues=tuple(queues.values()))
+    return dataclasses.replace(scenario, facts=facts)
+
+
+def nodes_scaled(scenario: Scenario, wish: str) -> Scenario:
+    """`FACTOR`, or `LABEL=VALUE:FACTOR` for one pool: nodes are taken away or doubled evenly.
+
+    What ran on a node that is taken away waits again.
+    """
+    selector, _, number = wish.rpartition(":")
+    factor = _positive(number, wish)
+    chosen = [node for node in scenario.facts.nodes if _matches(node, selector)]
+    if not chosen:
+        raise BadInput(f"{wish!r} matches no node: no label is {selector!r}.")
+    others = [node for node in scenario.facts.nodes if not _matches(node, selector)]
+    size = round(len(chosen) * factor)
+    kept = [_copy(chosen, number, size) for number in range(size)]
+    return _without_missing(scenario, (*others, *kept))
+
+
+def load_scaled(scenario: Scenario, factor: float) -> Scenario:
+    """The same jobs, coming `factor` times as fast."""
+    if not 0 < factor < math.inf:
+        raise BadInput(f"The load can be scaled by a number above 0, not by {factor}.")
+    start = scenario.start
+    present = scenario.present()
+    jobs = tuple(
+        job
+        if job.unit.key in present
+        else dataclasses.replace(
+            job,
+            unit=dataclasses.replace(
+                job.unit, submitted=start + (job.unit.submitted - start) / factor
+            ),
+        )
+        for job in scenario.jobs
+    )
+    return dataclasses.replace(scenario, jobs=jobs)
+
+
+def first(scenario: Scenario, count: int) -> Scenario:
+    """Only the first so many jobs."""
+    jobs = scenario.jobs[:count]
+    keys = {job.unit.key for job in jobs}
+    facts = dataclasses.replace(
+        scenario.facts,
+        running=tuple(r for r in scenario.facts.running if r.unit.key in keys),
+        waiting=tuple(unit for unit in scenario.facts.waiting if unit.key in keys),
+    )
+    return dataclasses.replace(scenario, jobs=jobs, facts=facts)
+
+
+def _split(rest: str, queues: dict[str, Queue]) -> tuple[str, str, str]:
+    """Queue, field and resource; names of queues and resources may have dots themselves."""
+    for name in sorted(queues, key=len, reverse=True):
+        if rest.startswith(name + "."):
+            field, _, resource = rest[len(name) + 1 :].partition(".")
+            return name, field, resource
+    name, _, others = rest.partition(".")
+    field, _, resource = others.partition(".")
+    return name, field, resource
+
+
+def _changed(queue: Queue, field: str, resource: str, value: str) -> Queue:
+    if field in _AMOUNTS and resource:
+        given: dict[str, Any] = {
+            field: {**getattr(queue, field), **described.amounts({resource: value})}
+        }
+        return dataclasses.replace(queue, **given)
+    if field not in _PLAIN or resource:
+        raise ValueError(
+            f"queues have {', '.join(f'{name}.RESOURCE' for name in _AMOUNTS)}, "
+            f"{', '.join(_PLAIN)}."
+        )
+    read: dict[str, Any] = {
+        "min_runtime": described.seconds,
+        "strict": lambda text: {"true": True, "false": False}[text.lower()],
+        "order": _order,
+        "parent": str,
+    }
+    try:
+        found: dict[str, Any] = {field: read.get(field, int)(value)}
+    except (KeyError, ValueError) as problem:
+        raise ValueError(f"{value!r} is no value for {field}.") from problem
+    return dataclasses.replace(queue, **found)
+
+
+def _order(text: str) -> str:
+    if text not in variants.ORDERS:
+        raise ValueError(text)
+    return text
+
+
+def _matches(node: Node, selector: str) -> bool:
+    key, _, value = selector.partition("=")
+    return not selector or node.labels.get(key) == value
+
+
+def _copy(chosen: list[Node], number: int, size: int) -> Node:
+    """Nodes are kept evenly over the list when there are fewer, and copied when there are more."""
+    if size <= len(chosen):
+        return chosen[number * len(chosen) // size]
+    model, turn = chosen[number % len(chosen)], number // len(chosen)
+    return dataclasses.replace(model, name=f"{model.name}-copy{turn}") if turn else model
+
+
+def _without_missing(scenario: Scenario, nodes: tuple[Node, ...]) -> Scenario:
+    names = {node.name for node in nodes}
+    facts: Facts = scenario.facts
+    stay = tuple(r for r in facts.running if all(seat.node in names for seat in r.seats))
+    keys = {running.unit.key for running in stay}
+    lost = tuple(r.unit for r in facts.running if r.unit.key not in keys)
+    held = tuple(n for n in facts.nominations if all(seat.node in names for seat in n.seats))
+    promised = tuple(r for r in facts.reservations if all(seat.node in names for seat in r.seats))
+    facts = dataclasses.replace(
+        facts, nodes=nodes, running=stay, waiting=(*facts.waiting, *lost),
+        nominations=held, reservations=promised,
+    )  # fmt: skip
+    outages = tuple(outage for outage in scenario.outages if outage.node in names)
+    return dataclasses.replace(scenario, facts=facts, outages=outages)
+
+
+def _positive(text: str, wish: str) -> float:
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = math.nan
+    if not 0 < factor < 1000:
+        raise BadInput(f"{wish!r}: say by how much, such as 0.5 or pool=train:2.")
+    return factor
+
+
+def _names(queues: dict[str, Queue]) -> str:
+    return ", ".join(sorted(queues)[:12]) or "none"
