@@ -42,6 +42,11 @@ class Rooms:
         """The rooms of these nodes."""
         return Rooms(self.cpu[where], self.memory[where], self.left[where], self.model[where])
 
+    @staticmethod
+    def of(fleet: Fleet) -> Rooms:
+        """The fleet while nothing runs, in arrays of its own."""
+        return Rooms(fleet.cpu.copy(), fleet.memory.copy(), fleet.devices.copy(), fleet.model)
+
 
 def score(tables: Tables, shape: Shape, rooms: Rooms) -> tuple[Ints, Ints]:
     """How good it is to place the shape on each node, and the device for a share.
@@ -98,7 +103,7 @@ class Packer:
     """
 
     def __init__(self, fleet: Fleet, tables: Tables) -> None:
-        self.rooms = Rooms(fleet.cpu.copy(), fleet.memory.copy(), fleet.devices.copy(), fleet.model)
+        self.rooms = Rooms.of(fleet)
         self._changed = np.zeros(len(fleet.cpu), dtype=np.int64)
         self._clock = 0
         self.learn(tables)
@@ -130,15 +135,28 @@ class Packer:
         """The shape gives its room back."""
         self._add(shape, node, devices, 1)
 
+    def follow(self, rooms: Rooms) -> None:
+        """Takes over what is free now; only nodes where that differs will be judged again."""
+        differs = (self.rooms.cpu != rooms.cpu) | (self.rooms.memory != rooms.memory)
+        differs |= (self.rooms.left != rooms.left).any(axis=1)
+        where = np.flatnonzero(differs)
+        if len(where):
+            self.rooms.cpu[where] = rooms.cpu[where]
+            self.rooms.memory[where] = rooms.memory[where]
+            self.rooms.left[where] = rooms.left[where]
+            self._touch(where)
+
     def _add(self, shape: Shape, node: int, devices: list[int], sign: int) -> None:
         self.rooms.cpu[node] += sign * shape.cpu
         self.rooms.memory[node] += sign * shape.memory
         for device in devices:
             self.rooms.left[node, device] += sign * shape.milli
-        one = slice(node, node + 1)
-        self._before[one] = potential(self.tables, self.rooms.at(one))
+        self._touch(slice(node, node + 1))
+
+    def _touch(self, where: Ints | slice) -> None:
+        self._before[where] = potential(self.tables, self.rooms.at(where))
         self._clock += 1
-        self._changed[node] = self._clock
+        self._changed[where] = self._clock
 
     def _fresh(self, shape: Shape) -> _Row:
         """The shape's scores, with nodes judged again that changed since it was last asked."""

@@ -224,8 +224,14 @@ class Learner:
         self.refit(self._fleet)
         return True
 
+    def adopt(self, fleet: Fleet) -> None:
+        """The fleet changed. Tables are made anew at once only if it is beyond them."""
+        self._fleet = fleet
+        if not self.tables.suits(fleet):
+            self.refit(fleet)
+
     def refit(self, fleet: Fleet) -> None:
-        """Tables for a fleet that changed, from what is known of demand."""
+        """Tables for this fleet from what is known of demand by now."""
         self._fleet = fleet
         self.tables = build(self.demand, fleet, self._weights)
         self._next = self.demand.observed + max(_FIRST, int(self.demand.remembered * _MORE))

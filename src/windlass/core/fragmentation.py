@@ -1,0 +1,182 @@
+"""`pack: fragmentation` in the live core: the packing rule on the cluster's own arrays.
+
+`place` asks `Fragmentation.assign` which nodes members of a unit should go to; the cycle tells it
+of every shape that is asked for (`observe`), and that is all it knows about demand. The very
+devices are chosen by `devices`; here they only count by how much of each is left.
+
+It speaks of one kind of device, the one that a shape asks for first. A share by memory counts as
+the part of the largest device of its kind that it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from windlass.core import packing, packing_tables
+from windlass.core.cluster import Cluster, Ints, Mask
+from windlass.core.facts import WHOLE, DeviceRequest
+from windlass.core.shapes import Shape
+
+
+class Fragmentation:
+    """What was learned of demand, per kind of device, and scores kept per shape and node."""
+
+    def __init__(self, half_life: float | None = packing_tables.HALF_LIFE) -> None:
+        self._half_life = half_life
+        self._kinds: dict[str, _Kind] = {}
+
+    def observe(self, cluster: Cluster, shape: Shape, members: int = 1) -> None:
+        """So many members of the shape were asked for, for the first time.
+
+        What asks for no device uses up what goes with devices: it counts for every kind.
+        """
+        if shape.requests:
+            self._kind(cluster, shape.requests[0].kind)
+        for name, kind in self._kinds.items():
+            if not shape.requests or shape.requests[0].kind == name:
+                kind.observe(cluster, shape, members)
+
+    def assign(
+        self, cluster: Cluster, shape: Shape, room: Mapping[int, int], count: int
+    ) -> list[tuple[int, int]]:
+        """(node, members) for `count` members, one after the other to the best node of those.
+
+        `room` says how many members each node takes; together they take enough.
+        """
+        kind = self._kind(cluster, shape.requests[0].kind)
+        return kind.assign(cluster, shape, dict(room), count)
+
+    def _kind(self, cluster: Cluster, name: str) -> _Kind:
+        if name not in self._kinds:
+            self._kinds[name] = _Kind(cluster, name, self._half_life)
+        return self._kinds[name]
+
+
+class _Kind:
+    """The packing of one kind of device."""
+
+    def __init__(self, cluster: Cluster, name: str, half_life: float | None) -> None:
+        self._name = name
+        self._layout = _Layout(cluster, name)
+        self._learner = packing_tables.Learner(self._layout.fleet, half_life)
+        self._packer = packing.Packer(self._layout.fleet, self._learner.tables)
+
+    def observe(self, cluster: Cluster, shape: Shape, members: int) -> None:
+        self._renew(cluster)
+        asked = self._layout.translate(shape)
+        # A gang of hundreds is one wish: beyond this it would drown everybody else's.
+        for _ in range(min(members, _MOST_OF_ONE)):
+            if self._learner.observe(asked):
+                self._packer.learn(self._learner.tables)
+
+    def assign(
+        self, cluster: Cluster, shape: Shape, room: dict[int, int], count: int
+    ) -> list[tuple[int, int]]:
+        self._renew(cluster)
+        self._packer.follow(self._layout.rooms(cluster))
+        asked = self._layout.translate(shape)
+        counts: dict[int, int] = {}
+        open_nodes = np.array(sorted(room), dtype=np.int64)
+        for _ in range(count):
+            scores, device = self._packer.scores(asked)
+            node = int(open_nodes[scores[open_nodes].argmax()])
+            fits = scores[node] != packing.INFEASIBLE
+            counts[node] = counts.get(node, 0) + 1
+            room[node] -= 1
+            if not room[node]:
+                open_nodes = open_nodes[open_nodes != node]
+            if fits:
+                left = self._packer.rooms.left[node]
+                devices = packing.take(asked, left, int(device[node]))
+                self._packer.place(asked, node, devices)
+        return sorted(counts.items())
+
+    def _renew(self, cluster: Cluster) -> None:
+        """Other nodes than before: other arrays, and tables if nodes are of another make."""
+        if self._layout.describes(cluster):
+            return
+        self._layout = _Layout(cluster, self._name)
+        self._learner.adopt(self._layout.fleet)
+        self._packer = packing.Packer(self._layout.fleet, self._learner.tables)
+
+
+_MOST_OF_ONE = 16
+
+
+class _Layout:
+    """Where in the cluster's arrays the devices of one kind are."""
+
+    def __init__(self, cluster: Cluster, kind: str) -> None:
+        self._nodes = cluster.nodes
+        self._mask: Mask = np.zeros(cluster.bank.compute.shape, dtype=np.bool_)
+        self._parts: dict[str, int] = {}
+        """Thousandths of a device that a profile takes."""
+        for i, node in enumerate(cluster.nodes):
+            self._mask[i, : len(node.devices)] = [d.kind == kind for d in node.devices]
+            for device in node.devices:
+                for profile in device.profiles if device.kind == kind else ():
+                    part = profile.slices * WHOLE // max(1, device.slices)
+                    self._parts[profile.name] = max(part, self._parts.get(profile.name, 0))
+        self._memory: Ints = np.maximum(1, cluster.bank.full_memory)
+        self._most_memory = int(self._memory[self._mask].max(initial=1))
+        models = [
+            next((d.model for d in node.devices if d.kind == kind), "") for node in cluster.nodes
+        ]
+        known = tuple(sorted(set(models)))
+        self.fleet = packing_tables.Fleet(
+            cpu=_amounts(cluster.capacity, cluster, "cpu"),
+            memory=_amounts(cluster.capacity, cluster, "memory"),
+            devices=np.where(self._mask, WHOLE, 0).astype(np.int64),
+            model=np.array([known.index(model) for model in models], dtype=np.int64),
+            models=known,
+        )
+
+    def describes(self, cluster: Cluster) -> bool:
+        """Whether it was made for these nodes. A fork of a cluster shares their list."""
+        return (
+            cluster.nodes is self._nodes
+            and np.array_equal(self.fleet.cpu, _amounts(cluster.capacity, cluster, "cpu"))
+            and np.array_equal(self.fleet.memory, _amounts(cluster.capacity, cluster, "memory"))
+        )
+
+    def rooms(self, cluster: Cluster) -> packing.Rooms:
+        """What is free now. A device is as full as the fuller of its compute and its memory."""
+        left = np.clip(cluster.bank.compute, 0, WHOLE)
+        by_memory = np.clip(cluster.bank.memory, 0, self._memory) * WHOLE // self._memory
+        left = np.where(self._memory > 1, np.minimum(left, by_memory), left)
+        return packing.Rooms(
+            np.clip(_amounts(cluster.free, cluster, "cpu"), 0, self.fleet.cpu),
+            np.clip(_amounts(cluster.free, cluster, "memory"), 0, self.fleet.memory),
+            np.where(self._mask, left, 0),
+            self.fleet.model,
+        )
+
+    def translate(self, shape: Shape) -> packing_tables.Shape:
+        """The shape as packing sees it."""
+        amounts = dict(shape.amounts)
+        cpu, memory = amounts.get("cpu", 0), amounts.get("memory", 0)
+        if not shape.requests:
+            return packing_tables.Shape(cpu, memory)
+        request = shape.requests[0]
+        models = tuple(sorted(request.models))
+        milli = self._milli(request)
+        count = request.count if milli == WHOLE else 1
+        return packing_tables.Shape(cpu, memory, count, milli, models)
+
+    def _milli(self, request: DeviceRequest) -> int:
+        if request.form == "whole":
+            return WHOLE
+        if request.form == "ratio":
+            return max(1, WHOLE // request.ratio)
+        if request.form == "share":
+            by_memory = -(-request.memory * WHOLE // self._most_memory)
+            return min(WHOLE, max(1, request.compute, by_memory))
+        return min(WHOLE, max(1, self._parts.get(request.profile, WHOLE)))
+
+
+def _amounts(table: Ints, cluster: Cluster, resource: str) -> Ints:
+    """A resource of every node; 0 where no node names it."""
+    column = cluster.resources.get(resource)
+    return np.zeros(len(cluster), dtype=np.int64) if column is None else table[column]
