@@ -191,7 +191,7 @@ def _container(owner: run.Run, role: run.Role, index: int) -> kubernetes.Contain
     return kubernetes.Container(
         name=role.name,
         image=(environment.image if environment else None) or hostpods.HOST_IMAGE,
-        command=role.command,
+        command=[literal(word) for word in role.command],
         env=_environment(owner, role, index),
         env_from=[_env_from(source) for source in role.env_from or ()] or None,
         ports=[
@@ -213,9 +213,14 @@ def _environment(owner: run.Run, role: run.Role, index: int) -> list[kubernetes.
     if owner.spec.checkpoint.path:
         ours["WINDLASS_CHECKPOINT"] = owner.spec.checkpoint.path
     return [
-        kubernetes.EnvVar(name=name, value=value)
+        kubernetes.EnvVar(name=name, value=literal(value))
         for name, value in ((role.env or {}) | ours).items()
     ]
+
+
+def literal(text: str) -> str:
+    """Text that whoever runs the pod gives back as it is: in pods, `$(NAME)` would be filled in."""
+    return text.replace("$", "$$")
 
 
 def _env_from(source: run.EnvFrom) -> kubernetes.EnvFrom:
