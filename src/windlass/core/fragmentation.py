@@ -10,8 +10,6 @@ the part of the largest device of its kind that it needs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from windlass.core import packing, packing_tables
@@ -39,14 +37,14 @@ class Fragmentation:
                 kind.observe(cluster, shape, members)
 
     def assign(
-        self, cluster: Cluster, shape: Shape, room: Mapping[int, int], count: int
+        self, cluster: Cluster, shape: Shape, nodes: Ints, room: Ints, count: int
     ) -> list[tuple[int, int]]:
-        """(node, members) for `count` members, one after the other to the best node of those.
+        """(node, members) for `count` members, one after the other to the best of these nodes.
 
-        `room` says how many members each node takes; together they take enough.
+        `room` says how many members each of the nodes takes; together they take enough.
         """
         kind = self._kind(cluster, shape.requests[0].kind)
-        return kind.assign(cluster, shape, dict(room), count)
+        return kind.assign(cluster, shape, nodes, room.copy(), count)
 
     def _kind(self, cluster: Cluster, name: str) -> _Kind:
         if name not in self._kinds:
@@ -62,6 +60,7 @@ class _Kind:
         self._layout = _Layout(cluster, name)
         self._learner = packing_tables.Learner(self._layout.fleet, half_life)
         self._packer = packing.Packer(self._layout.fleet, self._learner.tables)
+        self._tried: Ints = np.zeros(0, dtype=np.int64)
 
     def observe(self, cluster: Cluster, shape: Shape, members: int) -> None:
         self._renew(cluster)
@@ -72,26 +71,33 @@ class _Kind:
                 self._packer.learn(self._learner.tables)
 
     def assign(
-        self, cluster: Cluster, shape: Shape, room: dict[int, int], count: int
+        self, cluster: Cluster, shape: Shape, nodes: Ints, room: Ints, count: int
     ) -> list[tuple[int, int]]:
         self._renew(cluster)
-        self._packer.follow(self._layout.rooms(cluster))
+        self._follow(cluster)
         asked = self._layout.translate(shape)
         counts: dict[int, int] = {}
-        open_nodes = np.array(sorted(room), dtype=np.int64)
         for _ in range(count):
             scores, device = self._packer.scores(asked)
-            node = int(open_nodes[scores[open_nodes].argmax()])
-            fits = scores[node] != packing.INFEASIBLE
+            best = int(np.where(room > 0, np.maximum(scores[nodes], _WORST), _FULL).argmax())
+            node = int(nodes[best])
+            room[best] -= 1
             counts[node] = counts.get(node, 0) + 1
-            room[node] -= 1
-            if not room[node]:
-                open_nodes = open_nodes[open_nodes != node]
-            if fits:
+            # Packing sees less than the caller does (a share of device memory is rounded up): a
+            # node may take a member that does not fit by what is known here.
+            if scores[node] != packing.INFEASIBLE:
                 left = self._packer.rooms.left[node]
                 devices = packing.take(asked, left, int(device[node]))
                 self._packer.place(asked, node, devices)
+        self._tried = np.array(sorted(counts), dtype=np.int64)
         return sorted(counts.items())
+
+    def _follow(self, cluster: Cluster) -> None:
+        """Brings the packer to what is free now: nodes that changed, and those tried out here."""
+        where = np.union1d(self._layout.changed(cluster), self._tried)
+        if len(where):
+            self._packer.update(where, self._layout.rooms(cluster, where))
+        self._tried = where[:0]
 
     def _renew(self, cluster: Cluster) -> None:
         """Other nodes than before: other arrays, and tables if nodes are of another make."""
@@ -103,6 +109,9 @@ class _Kind:
 
 
 _MOST_OF_ONE = 16
+"""Members of one unit that count as demand."""
+_FULL = packing.INFEASIBLE
+_WORST = _FULL + 1
 
 
 class _Layout:
@@ -132,6 +141,12 @@ class _Layout:
             model=np.array([known.index(model) for model in models], dtype=np.int64),
             models=known,
         )
+        self._seen = (
+            self.fleet.cpu.copy(),
+            self.fleet.memory.copy(),
+            np.full_like(cluster.bank.compute, -1),
+            np.full_like(cluster.bank.memory, -1),
+        )
 
     def describes(self, cluster: Cluster) -> bool:
         """Whether it was made for these nodes. A fork of a cluster shares their list."""
@@ -141,16 +156,35 @@ class _Layout:
             and np.array_equal(self.fleet.memory, _amounts(cluster.capacity, cluster, "memory"))
         )
 
-    def rooms(self, cluster: Cluster) -> packing.Rooms:
-        """What is free now. A device is as full as the fuller of its compute and its memory."""
-        left = np.clip(cluster.bank.compute, 0, WHOLE)
-        by_memory = np.clip(cluster.bank.memory, 0, self._memory) * WHOLE // self._memory
-        left = np.where(self._memory > 1, np.minimum(left, by_memory), left)
+    def changed(self, cluster: Cluster) -> Ints:
+        """Nodes on which something else is free than when this was last asked."""
+        now = (
+            _amounts(cluster.free, cluster, "cpu"),
+            _amounts(cluster.free, cluster, "memory"),
+            cluster.bank.compute,
+            cluster.bank.memory,
+        )
+        cpu, memory, compute, device_memory = (
+            was != is_now for was, is_now in zip(self._seen, now, strict=True)
+        )
+        differs = cpu | memory | (compute | device_memory).any(axis=1)
+        where: Ints = np.flatnonzero(differs)
+        for was, is_now in zip(self._seen, now, strict=True):
+            was[where] = is_now[where]
+        return where
+
+    def rooms(self, cluster: Cluster, where: Ints) -> packing.Rooms:
+        """What is free there. A device is as full as the fuller of its compute and its memory."""
+        whole = self._memory[where]
+        left = np.clip(cluster.bank.compute[where], 0, WHOLE)
+        by_memory = np.clip(cluster.bank.memory[where], 0, whole) * WHOLE // whole
+        left = np.where(whole > 1, np.minimum(left, by_memory), left)
+        cpu, memory = self.fleet.cpu[where], self.fleet.memory[where]
         return packing.Rooms(
-            np.clip(_amounts(cluster.free, cluster, "cpu"), 0, self.fleet.cpu),
-            np.clip(_amounts(cluster.free, cluster, "memory"), 0, self.fleet.memory),
-            np.where(self._mask, left, 0),
-            self.fleet.model,
+            np.clip(_amounts(cluster.free, cluster, "cpu")[where], 0, cpu),
+            np.clip(_amounts(cluster.free, cluster, "memory")[where], 0, memory),
+            np.where(self._mask[where], left, 0),
+            self.fleet.model[where],
         )
 
     def translate(self, shape: Shape) -> packing_tables.Shape:

@@ -135,16 +135,12 @@ class Packer:
         """The shape gives its room back."""
         self._add(shape, node, devices, 1)
 
-    def follow(self, rooms: Rooms) -> None:
-        """Takes over what is free now; only nodes where that differs will be judged again."""
-        differs = (self.rooms.cpu != rooms.cpu) | (self.rooms.memory != rooms.memory)
-        differs |= (self.rooms.left != rooms.left).any(axis=1)
-        where = np.flatnonzero(differs)
-        if len(where):
-            self.rooms.cpu[where] = rooms.cpu[where]
-            self.rooms.memory[where] = rooms.memory[where]
-            self.rooms.left[where] = rooms.left[where]
-            self._touch(where)
+    def update(self, where: Ints, rooms: Rooms) -> None:
+        """Takes over what is free on these nodes, whatever was placed there before."""
+        self.rooms.cpu[where] = rooms.cpu
+        self.rooms.memory[where] = rooms.memory
+        self.rooms.left[where] = rooms.left
+        self._touch(where)
 
     def _add(self, shape: Shape, node: int, devices: list[int], sign: int) -> None:
         self.rooms.cpu[node] += sign * shape.cpu

@@ -29,8 +29,8 @@ def role(cpu: int = 4, **request: object) -> Role:
 def assign(rule: Fragmentation, cluster: Cluster, wish: Role, count: int) -> list[tuple[int, int]]:
     shape = cluster.shape_of(wish)
     caps = cluster.caps(shape)
-    room = {int(i): int(caps[i]) for i in np.flatnonzero(caps)}
-    return rule.assign(cluster, shape, room, count)
+    nodes = np.flatnonzero(caps)
+    return rule.assign(cluster, shape, nodes, caps[nodes], count)
 
 
 def learned(cluster: Cluster, wishes: list[Role], times: int = 40) -> Fragmentation:
@@ -81,7 +81,16 @@ def test_room_of_the_caller_is_never_exceeded() -> None:
     cluster = Cluster([node("a"), node("b")])
     rule = learned(cluster, [role(count=1)])
     shape = cluster.shape_of(role(count=1))
-    assert rule.assign(cluster, shape, {0: 1, 1: 2}, 3) == [(0, 1), (1, 2)]
+    assert rule.assign(cluster, shape, np.array([0, 1]), np.array([1, 2]), 3) == [(0, 1), (1, 2)]
+
+
+def test_caller_knows_better_what_fits() -> None:
+    third = role(memory=27_306)  # three fit a device of 81,920 exactly; in thousandths they do not
+    cluster = Cluster([node("a", devices=1), node("b", devices=1)])
+    rule = learned(cluster, [third])
+    shape = cluster.shape_of(third)
+    assert cluster.take(shape, 1, 2)
+    assert rule.assign(cluster, shape, np.array([0, 1]), np.array([0, 1]), 1) == [(1, 1)]
 
 
 def test_rollback_of_the_cluster_is_followed() -> None:
