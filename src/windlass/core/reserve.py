@@ -1,35 +1,441 @@
-"""Promises to blocked heads: when and where they start, and room that others leave free."""
+"""Promises to blocked heads: when and where they start, and room that others leave free.
+
+`cycle.consider` asks for a promise for the first blocked heads of a queue. From then on a *shadow*
+of the cluster at the promised start is kept, with the promised seats taken. Whoever would still run
+at that time may sit only where the shadow has room as well; whoever ends before is free to use the
+room until then. So others pass a head only if they cannot delay it.
+
+A promise never gets later while units end when they said, or before. The last decision's promises
+come back with the facts and bind everybody of no higher rank from the start of this decision on;
+each is made again at its unit's turn, at the same time or an earlier one.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core.facts import Reservation, Seat, Unit
-from windlass.core.place import Wish
+from windlass.core import earliest, order, place, releases, verdicts
+from windlass.core.cluster import Cluster
+from windlass.core.facts import Eviction, Nomination, Reservation, Running, Seat, Unit
+from windlass.core.place import Failure, Wish
+from windlass.core.queues import Shortage
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Cycle
 
 Ints = npt.NDArray[np.int64]
 
+FOREVER = float("inf")
+TRIES = 4
+"""Arrangements tried beside promises before the answer is "unresolved"."""
+_MANY = np.int64(1 << 40)
 
-@dataclasses.dataclass(slots=True)
+
+@dataclasses.dataclass(slots=True, eq=False)
 class Held:
-    reservation: Reservation
+    """A promise, and the cluster as it will be when it is due."""
+
+    unit: Unit
+    start: float
+    end: float
+    seats: list[Seat]
+    shadow: Cluster
+    """At `start`, with these seats taken; right on the nodes of the seats, nowhere else."""
+    fresh: bool
+    """Made, or made again, by this decision."""
+    by_node: dict[int, list[int]] = dataclasses.field(default_factory=dict)
+    """Node -> which of the seats are there."""
+
+    def __post_init__(self) -> None:
+        for at, seat in enumerate(self.seats):
+            self.by_node.setdefault(self.shadow.index[seat.node], []).append(at)
+
+    @property
+    def reservation(self) -> Reservation:
+        return Reservation(self.unit.key, self.start, tuple(self.seats))
+
+    @property
+    def rows(self) -> releases.Rows:
+        return releases.rows_of(self.shadow, self.unit, self.seats)
+
+    def on(self, node: int) -> list[Seat]:
+        return [self.seats[at] for at in self.by_node.get(node, ())]
 
 
-def reserve(cycle: Cycle, unit: Unit) -> None:
-    return
+# --- who stays out of whose room ----------------------------------------------------------------
 
 
-def ceilings(cycle: Cycle, wishes: Sequence[Wish]) -> dict[int, Ints]:
-    return {}
+def crossed(cycle: Cycle, unit: Unit, end: float | None) -> tuple[Held, ...]:
+    """Promises that the unit, started now, would run into and must not delay."""
+    until = stays_until(cycle, unit, end)
+    return tuple(
+        held for held in cycle.reservations if held.start < until and binds(cycle, unit, held)
+    )
+
+
+def binds(cycle: Cycle, unit: Unit, held: Held) -> bool:
+    """Whether a promise counts for the unit: made before its turn, or it does not outrank it."""
+    return held.fresh or not _outranks(cycle, unit, held.unit)
+
+
+def stays_until(cycle: Cycle, unit: Unit, end: float | None) -> float:
+    """When it is gone: unknown is never, unless the policy has it stopped for promises."""
+    if end is not None:
+        return end
+    stopped = cycle.policy.unknown_runtime == "preemptible" and unit.preemptible
+    return cycle.now if stopped else FOREVER
+
+
+def shortage(
+    cycle: Cycle, unit: Unit, need: Mapping[str, int], beside: Sequence[Held]
+) -> Shortage | None:
+    """Which rule of the sharing tree would be broken once those with a promise start too. Quota
+    that comes back before their start is not counted on."""
+    tree = cycle.tree
+    for held in beside:
+        tree.add(held.unit.queue, cycle.need(held.unit), firm=not held.unit.preemptible)
+    found = tree.shortage(unit.queue, need, firm=not unit.preemptible)
+    for held in beside:
+        tree.add(held.unit.queue, cycle.need(held.unit), firm=not held.unit.preemptible, sign=-1)
+    return found
+
+
+def place_beside(
+    cycle: Cycle, unit: Unit, wishes: Sequence[Wish], end: float | None, beside: Sequence[Held]
+) -> tuple[Seat, ...] | Failure:
+    """As `place.place`, in the cycle's scene, without delaying any of these promises."""
+    scene = cycle.scene
+    if not beside:
+        return place.place(scene, unit, wishes)
+    limits = ceilings(scene.cluster, beside, wishes, scene.model)
+    until = stays_until(cycle, unit, end)
+    for _ in range(TRIES):
+        mark = scene.cluster.mark()
+        scene.ceilings = limits
+        answer = place.place(scene, unit, wishes)
+        scene.ceilings = {}
+        if isinstance(answer, Failure):
+            if earliest.fits_by_count(scene, unit, wishes):
+                due = min(held.start for held in beside)
+                answer = dataclasses.replace(answer, reserved_until=due)
+            return answer
+        clashes = clashing(beside, Stay(unit, cycle.now, until, answer))
+        if not clashes:
+            return answer
+        scene.cluster.rollback(mark)
+        for limit in limits.values():
+            limit[clashes] = 0
+    return Failure(wishes[0].role, wishes[0].count, 0, resolved=False)
+
+
+def ceilings(
+    cluster: Cluster, beside: Iterable[Held], wishes: Sequence[Wish], model: str = ""
+) -> dict[int, Ints]:
+    """Shape -> most members that each node may take and still keep every one of the promises."""
+    limits: dict[int, Ints] = {}
+    for wish in wishes:
+        shape = cluster.shape_of(wish.role, model)
+        limit = limits.setdefault(shape.id, np.full(len(cluster), _MANY))
+        for held in beside:
+            nodes = np.fromiter(held.by_node, np.int64, len(held.by_node))
+            limit[nodes] = np.minimum(limit[nodes], held.shadow.caps(shape)[nodes])
+    return limits
 
 
 def also_take(cycle: Cycle, unit: Unit, seats: Sequence[Seat], end: float | None) -> None:
-    return
+    """What starts now is taken from every shadow that it runs into. A promise that does not hold
+    beside it is gone: only who outranks it comes this far."""
+    stay = Stay(unit, cycle.now, stays_until(cycle, unit, end), seats)
+    affected = _affected(cycle.reservations, stay)
+    while affected and not _admit(affected, stay, keep=True):
+        lift(cycle, affected.pop().unit)
+
+
+def _outranks(cycle: Cycle, unit: Unit, other: Unit) -> bool:
+    """Higher priority, or it takes back its guarantee where the other would borrow."""
+    mine = order.priority(cycle.queue_of(unit), unit)
+    if mine != (theirs := order.priority(cycle.queue_of(other), other)):
+        return mine > theirs
+    tree = cycle.tree
+    return tree.inside(unit.queue, cycle.need(unit)) and not tree.inside(
+        other.queue, cycle.need(other)
+    )
+
+
+# --- making promises ----------------------------------------------------------------------------
+
+
+def recall(cycle: Cycle) -> None:
+    """What the last decision promised binds from the start of this one, where it still holds."""
+    for old in cycle.snapshot.reservations[: cycle.policy.reservations]:
+        unit = cycle.snapshot.waiting.get(old.unit)
+        if (
+            unit is not None
+            and unit.key not in cycle.placements
+            and unit.key not in cycle.nominations
+            and unit.queue in cycle.tree.queues
+            and not _has_terms(cycle, unit)
+        ):
+            held = _hold_again(cycle, unit, old)
+            if held is not None:
+                cycle.reservations.append(held)
+
+
+def lift(cycle: Cycle, unit: Unit) -> Held | None:
+    """Takes a unit's promise back, if it has one."""
+    held = next((each for each in cycle.reservations if each.unit.key == unit.key), None)
+    if held is not None:
+        cycle.reservations.remove(held)
+        _move_in_shadows(cycle, held, +1)
+    return held
+
+
+def reserve(cycle: Cycle, unit: Unit, promise: Held | None = None) -> Held | None:
+    """The earliest time at which the unit fits if others end when they should, and its seats then;
+    `promise` is what it was promised before, which is kept if nothing earlier is found."""
+    if len(cycle.reservations) >= cycle.policy.reservations:
+        return None
+    if shortage(cycle, unit, cycle.need(unit), cycle.reservations) is not None:
+        return None
+    found = earliest.find(cycle, unit, promise.start if promise else FOREVER)
+    if found is not None:
+        end = FOREVER if unit.expected is None else found.time + unit.expected
+        held = Held(unit, found.time, end, list(found.seats), found.cluster, fresh=True)
+        stay = Stay(unit, held.start, held.end, held.seats)
+        if _admit(_affected(cycle.reservations, stay), stay, keep=True):
+            cycle.reservations.append(held)
+            return held
+    if promise is not None:
+        promise.fresh = True
+        _move_in_shadows(cycle, promise, -1)
+        cycle.reservations.append(promise)
+    return promise
+
+
+def claim(cycle: Cycle, unit: Unit, promise: Held | None) -> bool:
+    """A promise that is due: the unit starts on the very nodes, or those who were let in on the
+    understanding that they go are told to go."""
+    if promise is None or promise.start > cycle.now:
+        return False
+    cluster = cycle.scene.cluster
+    mark = cluster.mark()
+    seats = sit_again(cluster, unit, promise.seats)
+    if seats is not None:
+        beside = crossed(cycle, unit, cycle.expected_end(unit))
+        until = stays_until(cycle, unit, cycle.expected_end(unit))
+        if not clashing(beside, Stay(unit, cycle.now, until, seats)):
+            cycle.commit(unit, tuple(seats))
+            return True
+    cluster.rollback(mark)
+    return _stop_guests(cycle, unit, promise)
+
+
+def sit_again(cluster: Cluster, unit: Unit, seats: Sequence[Seat]) -> list[Seat] | None:
+    """Takes room for the same members on the same nodes, whichever devices; None: there is none,
+    and the caller undoes what was taken."""
+    roles = {role.name: role for role in unit.roles}
+    found = []
+    for seat in seats:
+        node, role = cluster.index.get(seat.node), roles.get(seat.role)
+        if node is None or role is None:
+            return None
+        shape = cluster.shape_of(role)
+        grants = cluster.take(shape, node, 1) if cluster.caps(shape)[node] else None
+        if grants is None:
+            return None
+        found.append(dataclasses.replace(seat, grants=grants[0]))
+    return found
+
+
+def _hold_again(cycle: Cycle, unit: Unit, old: Reservation) -> Held | None:
+    wanted = {wish.role.name: wish.count for wish in place.least_of(unit)}
+    if Counter(seat.role for seat in old.seats) != wanted:
+        return None  # it asks for something else by now
+    start = max(old.start, cycle.now)
+    shadow = cycle.scene.cluster.fork(())
+    cycle.ledger.refresh(cycle)
+    cycle.ledger.move(shadow, releases.AT_ONCE, start)
+    for other in cycle.reservations:
+        if other.start <= start < other.end:
+            rows = other.rows
+            shadow.shift(rows.members, rows.devices, -1)
+    seats = sit_again(shadow, unit, old.seats)
+    if seats is None:
+        shadow.rollback(0)
+        for guest in _guests(cycle, {seat.node for seat in old.seats}, start):
+            _release(shadow, guest)
+        seats = sit_again(shadow, unit, old.seats)
+    if seats is None:
+        return None
+    shadow.settle()
+    end = FOREVER if unit.expected is None else start + unit.expected
+    return Held(unit, start, end, seats, shadow, fresh=False)
+
+
+def _has_terms(cycle: Cycle, unit: Unit) -> bool:
+    """Whether more than room decides where it may be: then its place is looked for anew."""
+    return cycle.scene.crowd.repels or any(r.affinities or r.spreads for r in unit.roles)
+
+
+# --- guests: units of unknown end in promised room ----------------------------------------------
+
+
+def _guests(cycle: Cycle, nodes: set[str], at: float) -> list[Running]:
+    """Units that the policy lets into promised room because they can be stopped, newest first."""
+    if cycle.policy.unknown_runtime != "preemptible":
+        return []
+    found = [
+        running
+        for running in cycle.snapshot.releases.unknown.values()
+        if running.unit.preemptible
+        and not running.leaving
+        and running.protected_until <= at
+        and any(seat.node in nodes for seat in running.seats)
+    ]
+    return sorted(found, key=lambda running: (-running.started, running.unit.key))
+
+
+def _stop_guests(cycle: Cycle, unit: Unit, promise: Held) -> bool:
+    """As few guests as it takes to free the promised seats."""
+    cluster = cycle.scene.cluster
+    gone = {eviction.unit for eviction in cycle.evictions}
+    nodes = {seat.node for seat in promise.seats}
+    guests = [g for g in _guests(cycle, nodes, cycle.now) if g.unit.key not in gone]
+    mark, seats, stopped = cluster.mark(), None, []
+    for guest in guests:
+        _release(cluster, guest)
+        stopped.append(guest)
+        between = cluster.mark()
+        seats = sit_again(cluster, unit, promise.seats)
+        if seats is not None:
+            break
+        cluster.rollback(between)
+    cluster.rollback(mark)
+    if seats is None:
+        return False
+    for guest in stopped:
+        members = tuple((seat.role, seat.index) for seat in guest.seats)
+        cycle.evictions.append(Eviction(guest.unit.key, members, unit.key, "promised room is due"))
+    cycle.nominations[unit.key] = Nomination(unit.key, tuple(seats))
+    cycle.hold(unit, seats)
+    cycle.verdicts[unit.key] = verdicts.being_freed(unit)
+    return True
+
+
+def _release(cluster: Cluster, running: Running) -> None:
+    roles = {role.name: role for role in running.unit.roles}
+    for seat in running.seats:
+        if seat.role in roles:
+            cluster.release(roles[seat.role], seat)
+
+
+# --- shadows ------------------------------------------------------------------------------------
+
+
+class Stay:
+    """A unit on its seats from one time to another."""
+
+    def __init__(self, unit: Unit, start: float, end: float, seats: Sequence[Seat]) -> None:
+        self.unit, self.start, self.end = unit, start, end
+        self.by_name: dict[str, list[Seat]] = {}
+        for seat in seats:
+            self.by_name.setdefault(seat.node, []).append(seat)
+
+
+@dataclasses.dataclass(slots=True)
+class _Change:
+    """On one node, a unit sits on other devices than before."""
+
+    unit: Unit
+    start: float
+    end: float
+    before: list[Seat]
+    after: list[Seat]
+
+
+def clashing(beside: Iterable[Held], stay: Stay) -> list[int]:
+    """Nodes on which a promise would not hold beside the stay; changes nothing."""
+    affected = _affected(beside, stay)
+    if not affected:
+        return []
+    index = affected[0].shadow.index
+    return [
+        index[name]
+        for name, seats in stay.by_name.items()
+        if not _admit(affected, Stay(stay.unit, stay.start, stay.end, seats), keep=False)
+    ]
+
+
+def _affected(beside: Iterable[Held], stay: Stay) -> list[Held]:
+    """Promises that fall into a stay and share a node with it, by their start."""
+    found = [
+        held
+        for held in beside
+        if stay.start <= held.start < stay.end
+        and any(held.shadow.index.get(name) in held.by_node for name in stay.by_name)
+    ]
+    return sorted(found, key=lambda held: held.start)
+
+
+def _admit(affected: Sequence[Held], stay: Stay, *, keep: bool) -> bool:
+    """Seats a stay in the shadows it falls into; promised members may get other devices of the
+    same node. False, and nothing is changed, when one of them has no room left."""
+    before = [(held, held.shadow.mark(), list(held.seats)) for held in affected]
+    fits = all(_admit_on(affected, stay, name) for name in stay.by_name)
+    for held, mark, seats in before:
+        if fits and keep:
+            held.shadow.settle()
+        else:
+            held.shadow.rollback(mark)
+            held.seats = seats
+    return fits
+
+
+def _admit_on(affected: Sequence[Held], stay: Stay, name: str) -> bool:
+    """One node, promise after promise in the order of their starts: those already under way at
+    each start sit where they sit, the one that starts takes of what is left."""
+    changes = [_Change(stay.unit, stay.start, stay.end, [], stay.by_name[name])]
+    for held in affected:
+        shadow = held.shadow
+        node = shadow.index[name]
+        present = [change for change in changes if change.start <= held.start < change.end]
+        if node not in held.by_node or not present:
+            continue
+        before = held.on(node)
+        _move(shadow, held.unit, before, +1)
+        for change in present:
+            _move(shadow, change.unit, change.before, +1)
+        for change in present:
+            _move(shadow, change.unit, change.after, -1)
+        after = sit_again(shadow, held.unit, before)
+        if after is None:
+            return False
+        if after != before:
+            changes.append(_Change(held.unit, held.start, held.end, before, after))
+            for at, seat in zip(held.by_node[node], after, strict=True):
+                held.seats[at] = seat
+    return True
+
+
+def _move_in_shadows(cycle: Cycle, promise: Held, sign: int) -> None:
+    """A promise comes (-1) or goes (+1): those that start while it runs see it."""
+    for held in cycle.reservations:
+        if promise.start <= held.start < promise.end:
+            for node in held.by_node.keys() & promise.by_node.keys():
+                _move(held.shadow, promise.unit, promise.on(node), sign)
+            held.shadow.settle()
+
+
+def _move(cluster: Cluster, unit: Unit, seats: Iterable[Seat], sign: int) -> None:
+    roles = {role.name: role for role in unit.roles}
+    for seat in seats:
+        if sign < 0:
+            cluster.occupy(roles[seat.role], seat)
+        else:
+            cluster.release(roles[seat.role], seat)

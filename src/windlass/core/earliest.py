@@ -1,0 +1,197 @@
+"""The earliest time at which a blocked unit fits, if others end when they should.
+
+Moves a fork of the cluster through time: room comes back at the ends that the ledger knows, and
+promises made to others take theirs at their start. Between two such starts more time means more
+room, so the first fitting moment is found by doubling steps and then halving; `reserve` keeps the
+cluster as it is then as the promise's shadow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from windlass.core import place, releases
+from windlass.core.affinity import Crowd
+from windlass.core.cluster import Cluster
+from windlass.core.facts import Seat, Unit
+from windlass.core.place import Failure, Scene, Wish
+
+if TYPE_CHECKING:
+    from windlass.core.cycle import Cycle
+    from windlass.core.reserve import Held
+
+ATTEMPTS = 8
+"""Moments tried for a unit of several shapes, where enough room in all proves nothing."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Start:
+    time: float
+    seats: tuple[Seat, ...]
+    cluster: Cluster
+    """As it is then, with the seats taken."""
+
+
+def find(cycle: Cycle, unit: Unit, before: float) -> Start | None:
+    """The first moment before `before` (and not before now), or None when there is none."""
+    wishes = place.least_of(unit)
+    cluster = cycle.scene.cluster
+    shapes = [cluster.shape_of(wish.role) for wish in wishes]
+    for wish, shape in zip(wishes, shapes, strict=True):
+        if cycle.most_when_empty(shape) < wish.count:
+            return None
+    cycle.ledger.refresh(cycle)
+    search = _Search(cycle, unit, wishes, cluster.fork(shapes))
+    points = [point for point in search.points() if point < before]
+    for at, point in enumerate(points):
+        found = search.at(point)
+        if found is None:
+            limit = points[at + 1] if at + 1 < len(points) else before
+            found = search.between(point, limit)
+        if found is not None or search.given_up:
+            return found
+    return None
+
+
+def fits_by_count(scene: Scene, unit: Unit, wishes: Sequence[Wish]) -> bool:
+    """Whether there is room enough for each role alone, in one domain where one is required.
+    For a unit of one shape and no terms that is the whole answer."""
+    cluster, topology = scene.cluster, unit.topology
+    for wish in wishes:
+        caps = scene.caps(scene.shape(wish.role))
+        most = int(caps.sum())
+        if topology is not None and topology.required:
+            if topology.level in cluster.levels:
+                sums = cluster.by_domain(cluster.levels.index(topology.level), caps)
+                most = int(sums.max(initial=0))
+            else:
+                most = int(caps.max(initial=0)) if topology.level == "node" else 0
+        if most < wish.count:
+            return False
+    return True
+
+
+class _Search:
+    def __init__(self, cycle: Cycle, unit: Unit, wishes: list[Wish], cluster: Cluster) -> None:
+        self.cycle, self.unit, self.wishes, self.cluster = cycle, unit, wishes, cluster
+        self.runs = float("inf") if unit.expected is None else unit.expected
+        self.tries = ATTEMPTS
+        self._time = releases.AT_ONCE
+        scene = cycle.scene
+        self.scene = Scene(cluster, cycle.work, scene.crowd, scorer=scene.scorer)
+
+    @property
+    def given_up(self) -> bool:
+        return self.tries <= 0 or self.cycle.work.exhausted
+
+    def points(self) -> list[float]:
+        """Moments at which promises to others change what is free, or what must stay free."""
+        now = self.cycle.now
+        points = {now}
+        for held in self.cycle.reservations:
+            points |= {held.start, held.end, held.start - self.runs}
+        return sorted(point for point in points if now <= point < float("inf"))
+
+    def at(self, time: float) -> Start | None:
+        return self._attempt(time) if self._fits(time) else None
+
+    def between(self, after: float, limit: float) -> Start | None:
+        """The first fitting moment strictly between two points."""
+        times = self.cycle.ledger.times
+        lo = int(np.searchsorted(times, after, side="right"))
+        hi = int(np.searchsorted(times, limit, side="left"))
+        while lo < hi and not self.given_up:
+            first = _first(lo, hi, lambda at: self._fits(float(times[at])))
+            if first is None:
+                return None
+            found = self._attempt(float(times[first]))
+            if found is not None:
+                return found
+            lo = first + 1
+        return None
+
+    def _fits(self, time: float) -> bool:
+        self._go(time)
+        self.scene.ceilings = self._ceilings(self._ahead(time), "")
+        fits = fits_by_count(self.scene, self.unit, self.wishes)
+        self.scene.ceilings = {}
+        return fits
+
+    def _attempt(self, time: float) -> Start | None:
+        """Really places it at that time, with the best model that fits."""
+        from windlass.core import cycle as cycles
+        from windlass.core import reserve
+
+        self.tries -= 1
+        self._go(time)
+        ahead = self._ahead(time)
+        self.scene.crowd = self._crowd(time)
+        for model in cycles.models_of(self.unit):
+            self.scene.model = model
+            self.scene.ceilings = self._ceilings(ahead, model)
+            answer = place.place(self.scene, self.unit, self.wishes)
+            self.scene.model, self.scene.ceilings = "", {}
+            if isinstance(answer, Failure):
+                continue
+            stay = reserve.Stay(self.unit, time, time + self.runs, answer)
+            if not reserve.clashing(ahead, stay):
+                self.cluster.settle()
+                return Start(time, answer, self.cluster)
+            self.cluster.rollback(0)
+        return None
+
+    def _ahead(self, time: float) -> list[Held]:
+        """Promises that start while the unit would run."""
+        until = time + self.runs
+        return [held for held in self.cycle.reservations if time < held.start < until]
+
+    def _ceilings(self, ahead: list[Held], model: str) -> dict[int, place.Ints]:
+        from windlass.core import reserve
+
+        return reserve.ceilings(self.cluster, ahead, self.wishes, model) if ahead else {}
+
+    def _go(self, time: float) -> None:
+        since, self._time = self._time, time
+        if since == time:
+            return
+        self.cycle.ledger.move(self.cluster, since, time)
+        for held in self.cycle.reservations:
+            was, will = (held.start <= moment < held.end for moment in (since, time))
+            if was != will:
+                rows = held.rows
+                self.cluster.shift(rows.members, rows.devices, +1 if was else -1)
+
+    def _crowd(self, time: float) -> Crowd:
+        """Who is still there then; only units with affinity or spread terms look at it."""
+        crowd = self.cycle.scene.crowd
+        if not crowd.repels and not any(w.role.affinities or w.role.spreads for w in self.wishes):
+            return crowd
+        crowd = crowd.fork()
+        for running in self.cycle.running.values():
+            if running.expected_end is not None and running.expected_end <= time:
+                crowd.leave(running)
+        return crowd
+
+
+def _first(lo: int, hi: int, fits: Callable[[int], bool]) -> int | None:
+    """The first of a range that fits, given that all after it fit too."""
+    step = 1
+    while True:
+        probe = min(lo + step, hi) - 1
+        if fits(probe):
+            break
+        if (lo := probe + 1) >= hi:
+            return None
+        step *= 2
+    hi = probe
+    while lo < hi:
+        middle = (lo + hi) // 2
+        if fits(middle):
+            hi = middle
+        else:
+            lo = middle + 1
+    return hi

@@ -1,0 +1,294 @@
+"""When room comes back: what running units give back at their expected ends, as arrays.
+
+The snapshot keeps one `Releases`, changed by every event; a decision adds what it placed itself in
+a `Ledger` and moves a fork of the cluster to and fro in time with it. Nothing here looks at one
+running unit after another: the cost of a decision grows with what changed, and with how far into
+the future it must look.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from windlass.core.cluster import Cluster
+from windlass.core.facts import Running, Seat, Unit
+
+if TYPE_CHECKING:
+    from windlass.core.cycle import Cycle
+
+Ints = npt.NDArray[np.int64]
+Times = npt.NDArray[np.float64]
+
+AT_ONCE = float("-inf")
+"""The end of who was told to go: any moment now."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rows:
+    """What seats hold, in the form that `Cluster.shift` takes."""
+
+    members: Ints
+    """Per role and node: the node, then amounts by column of the cluster's resources."""
+    devices: Ints
+    """Per grant: the device's flat number, compute, memory, used, mode."""
+    ports: tuple[tuple[int, int], ...]
+    """(host port, node)"""
+
+
+def rows_of(cluster: Cluster, unit: Unit, seats: Iterable[Seat]) -> Rows:
+    roles = {role.name: role for role in unit.roles}
+    counts: dict[tuple[str, int], int] = {}
+    devices: list[tuple[int, int, int, int, int]] = []
+    ports: list[tuple[int, int]] = []
+    for seat in seats:
+        node, role = cluster.index.get(seat.node), roles.get(seat.role)
+        if node is None or role is None:
+            continue
+        counts[seat.role, node] = counts.get((seat.role, node), 0) + 1
+        devices += cluster.bank.footprint(node, seat.grants)
+        ports += [(port, node) for port in role.ports]
+    members = np.zeros((1 + len(cluster.resources), len(counts)), np.int64)
+    for at, ((name, node), count) in enumerate(counts.items()):
+        members[0, at] = node
+        for column, need in cluster.shape_of(roles[name]).needs:
+            members[1 + column, at] = need * count
+    flat = np.array(devices, np.int64).reshape(-1, 5).T
+    return Rows(members, flat, tuple(ports))
+
+
+class Table:
+    """Rows of numbers, each with a time. Sorting again costs little where little changed."""
+
+    def __init__(self, width: int) -> None:
+        self.values: Ints = np.zeros((width, 64), np.int64)
+        self._time: Times = np.zeros(64)
+        self._live = np.zeros(64, np.bool_)
+        self._stale = np.zeros(64, np.bool_)
+        """Rows whose place in the order no longer holds."""
+        self._free = list(range(63, -1, -1))
+        self._added: list[int] = []
+        self._changed = False
+        self._order: Ints = np.zeros(0, np.int64)
+        self._times: Times = np.zeros(0)
+
+    def put(self, time: float, values: Ints) -> list[int]:
+        count = values.shape[1]
+        if not count:
+            return []
+        while len(self._free) < count:
+            self._grow()
+        rows = self._free[-count:]
+        del self._free[-count:]
+        self.values[:, rows] = values
+        self._time[rows] = time
+        self._live[rows] = True
+        self._added += rows
+        self._changed = True
+        return rows
+
+    def drop(self, rows: list[int]) -> None:
+        if rows:
+            self._live[rows] = False
+            self._stale[rows] = True
+            self._free += rows
+            self._changed = True
+
+    def in_order(self) -> tuple[Ints, Times]:
+        """Rows by time, and their times."""
+        if self._changed:
+            kept = self._order[~self._stale[self._order]]
+            new = np.unique(np.array(self._added, np.int64))
+            new = new[self._live[new]]
+            new = new[np.argsort(self._time[new], kind="stable")]
+            at = np.searchsorted(self._time[kept], self._time[new], side="right")
+            self._order = np.insert(kept, at, new)
+            self._times = self._time[self._order]
+            self._stale[:] = False
+            self._added, self._changed = [], False
+        return self._order, self._times
+
+    def _grow(self) -> None:
+        size = len(self._time)
+        self.values = np.concatenate([self.values, np.zeros_like(self.values)], axis=1)
+        self._time = np.concatenate([self._time, np.zeros(size)])
+        self._live = np.concatenate([self._live, np.zeros(size, np.bool_)])
+        self._stale = np.concatenate([self._stale, np.zeros(size, np.bool_)])
+        self._free[:0] = range(2 * size - 1, size - 1, -1)
+
+
+class Releases:
+    """Who gives back what, and when."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.members = Table(1 + len(cluster.resources))
+        self.devices = Table(5)
+        self.ports: dict[str, list[tuple[float, int, int]]] = {}
+        """Unit -> (end, host port, node)"""
+        self.unknown: dict[str, Running] = {}
+        """Units that run and say nothing about their end."""
+        self._rows: dict[str, tuple[list[int], list[int]]] = {}
+
+    def follow(self, cluster: Cluster, running: Running) -> None:
+        """A unit holds room; it gives it back at its expected end, if one is known."""
+        unit, staying = running.unit, running.seats
+        if running.leaving:
+            told = set(running.leaving)
+            leaving = [seat for seat in staying if (seat.role, seat.index) in told]
+            staying = tuple(seat for seat in staying if (seat.role, seat.index) not in told)
+            self.enter(cluster, unit, leaving, AT_ONCE)
+        if running.expected_end is None:
+            self.unknown[unit.key] = running
+        else:
+            self.enter(cluster, unit, staying, running.expected_end)
+
+    def enter(self, cluster: Cluster, unit: Unit, seats: Iterable[Seat], end: float) -> None:
+        rows = rows_of(cluster, unit, seats)
+        members, devices = self._rows.setdefault(unit.key, ([], []))
+        members += self.members.put(end, rows.members)
+        devices += self.devices.put(end, rows.devices)
+        if rows.ports:
+            self.ports.setdefault(unit.key, []).extend((end, *each) for each in rows.ports)
+
+    def leave(self, key: str) -> None:
+        members, devices = self._rows.pop(key, ([], []))
+        self.members.drop(members)
+        self.devices.drop(devices)
+        self.ports.pop(key, None)
+        self.unknown.pop(key, None)
+
+    def rows(self, key: str) -> tuple[list[int], list[int]]:
+        return self._rows.get(key, ([], []))
+
+
+class Ledger:
+    """Releases as one decision sees them: with what it placed, stopped and believes itself."""
+
+    def __init__(self, base: Releases) -> None:
+        self._base = base
+        self._own: Releases | None = None
+        self._stopped: set[str] = set()
+        self._placed = self._evicted = 0
+        self._nominated: set[str] = set()
+        self._lanes: list[tuple[_Lane, _Lane]] = []
+        self._ports: list[tuple[float, int, int]] = []
+        self.times: Times = np.zeros(0)
+        """When room comes back, ascending."""
+
+    def refresh(self, cycle: Cycle) -> None:
+        """Takes in what the decision has done since the last time."""
+        cluster = cycle.scene.cluster
+        if self._own is None:
+            self._own = Releases(cluster)
+            self._believe(cycle, self._own)
+        elif (self._placed, self._evicted, self._nominated) == (
+            len(cycle.placements),
+            len(cycle.evictions),
+            set(cycle.nominations),
+        ):
+            return
+        self._take_in(cycle, self._own)
+        self._sort(cycle.now)
+
+    def move(self, cluster: Cluster, since: float, until: float) -> None:
+        """Brings a cluster from how it will be at one time to how it will be at another."""
+        sign = 1 if until > since else -1
+        after, upto = min(since, until), max(since, until)
+        for members, devices in self._lanes:
+            cluster.shift(members.between(after, upto), devices.between(after, upto), sign)
+        for end, port, node in self._ports:
+            if after < end <= upto:
+                cluster.shift_port(port, node, sign)
+
+    def _believe(self, cycle: Cycle, own: Releases) -> None:
+        """Where running units say nothing about their end, what others like them did."""
+        if cycle.policy.unknown_runtime != "learned":
+            return
+        for running in self._base.unknown.values():
+            seconds = cycle.standing.predictor.expected(running.unit)
+            if seconds is not None:
+                own.enter(cycle.scene.cluster, running.unit, running.seats,
+                          running.started + seconds)  # fmt: skip
+
+    def _take_in(self, cycle: Cycle, own: Releases) -> None:
+        cluster = cycle.scene.cluster
+        for eviction in cycle.evictions[self._evicted :]:
+            running = cycle.snapshot.running.get(eviction.unit)
+            if running is not None:
+                self._stopped.add(eviction.unit)
+                own.leave(eviction.unit)
+                told = tuple({*running.leaving, *eviction.seats})
+                own.follow(cluster, dataclasses.replace(running, leaving=told))
+        self._evicted = len(cycle.evictions)
+        for placement in itertools.islice(cycle.placements.values(), self._placed, None):
+            self._add(cycle, own, placement.unit, placement.seats)
+        self._placed = len(cycle.placements)
+        for nomination in cycle.nominations.values():
+            if nomination.unit not in self._nominated:
+                self._add(cycle, own, nomination.unit, nomination.seats)
+        self._nominated = set(cycle.nominations)
+
+    def _add(self, cycle: Cycle, own: Releases, key: str, seats: Sequence[Seat]) -> None:
+        running = cycle.running.get(key)
+        unit = running.unit if running is not None else cycle.snapshot.waiting[key]
+        end = running.expected_end if running is not None else cycle.expected_end(unit)
+        if end is not None:
+            own.enter(cycle.scene.cluster, unit, seats, end)
+
+    def _sort(self, now: float) -> None:
+        if self._own is None:
+            return
+        skipped = [self._base.rows(key) for key in sorted(self._stopped)]
+        base = (
+            _Lane(self._base.members, now, [row for rows, _ in skipped for row in rows]),
+            _Lane(self._base.devices, now, [row for _, rows in skipped for row in rows]),
+        )
+        own = (_Lane(self._own.members, now, []), _Lane(self._own.devices, now, []))
+        self._lanes = [base, own]
+        self.times = _merged(base[0].times, own[0].times)
+        self._ports = [
+            (float(_effective(np.array([end]), now)[0]), port, node)
+            for releases, stopped in ((self._base, self._stopped), (self._own, set[str]()))
+            for key, entries in releases.ports.items()
+            if key not in stopped
+            for end, port, node in entries
+        ]
+
+
+class _Lane:
+    """A table's rows by the time at which they really count."""
+
+    def __init__(self, table: Table, now: float, skipped: list[int]) -> None:
+        self._values = table.values
+        self._order, self.times = table.in_order()
+        if skipped:
+            keep = ~np.isin(self._order, skipped)
+            self._order, self.times = self._order[keep], self.times[keep]
+        if len(self.times) and self.times[0] < now:
+            late = int(np.searchsorted(self.times, now))
+            times = np.concatenate([_effective(self.times[:late], now), self.times[late:]])
+            order = np.argsort(times, kind="stable")
+            self._order, self.times = self._order[order], times[order]
+
+    def between(self, after: float, until: float) -> Ints:
+        lo = int(np.searchsorted(self.times, after, side="right"))
+        hi = int(np.searchsorted(self.times, until, side="right"))
+        return self._values[:, self._order[lo:hi]]
+
+
+def _effective(ends: Times, now: float) -> Times:
+    """Who was told to go ends now; who runs longer than expected is believed to run on for as
+    long as it is already late, so that one wrong guess does not keep a cluster idle."""
+    return np.where(np.isneginf(ends), now, np.where(ends < now, 2 * now - ends, ends))
+
+
+def _merged(one: Times, other: Times) -> Times:
+    both = np.concatenate([one, other]) if len(other) else one
+    if len(other):
+        both = np.sort(both, kind="stable")
+    return both[np.diff(both, prepend=-np.inf) > 0] if len(both) else both
