@@ -155,8 +155,8 @@ def _plan_in_order(trial: Trial, rank: Ints, allowed: Mask, models: tuple[str, .
         return None
     if not trial.quota:
         gone = _near_only(trial, gone, seats)
-    sparing.spare(trial, gone, rank)
-    seats = trial.place(trial.cluster(gone), gone, None, models)
+    if sparing.spare(trial, gone, rank):
+        seats = trial.place(trial.cluster(gone), gone, None, models)
     return None if isinstance(seats, Failure) else Plan(gone, seats, _price(trial.pool, gone))
 
 

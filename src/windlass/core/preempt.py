@@ -12,15 +12,17 @@ before anybody else is asked.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from windlass.core import freeing, order, place, reserve, roster, verdicts, victims
-from windlass.core.facts import Eviction, Nomination, Unit
+from windlass.core.cluster import Cluster
+from windlass.core.facts import Eviction, Nomination, Seat, Unit
 from windlass.core.freeing import Plan, Trial
 from windlass.core.place import Failure
-from windlass.core.queues import Shortage, Sums, sum_of
+from windlass.core.queues import Shortage, Sums, Tree, sum_of
 from windlass.core.roster import Flat, Piece
 from windlass.core.victims import Claim, Pool
 
@@ -45,6 +47,8 @@ class Desk:
     """Units told to go, now or before, and those of their members that do; None: not asked yet."""
     leaving: Flat | None = None
     """What they hold, once it was laid out."""
+    later: tuple[Cluster, Tree] | None = None
+    """As it will be without them, with the promises that were kept so far."""
 
 
 def within_queue(cycle: Cycle, unit: Unit, shortage: Shortage) -> bool:
@@ -60,6 +64,26 @@ def make_room(cycle: Cycle, unit: Unit, failure: Failure) -> bool:
     if cycle.most_when_empty(shape) < failure.role.least:
         return False  # not even in an empty cluster
     return _attempt(cycle, unit, frozenset())
+
+
+def comes_free(cycle: Cycle, unit: Unit, seats: Sequence[Seat]) -> bool:
+    """Whether a promised place will be free when all who were told to go before are gone. If not,
+    somebody did not go or came between, and the promise is void."""
+    from windlass.core.cycle import sit_down
+
+    if cycle.desk.later is None:
+        later = freeing.relieved(cycle.scene.cluster, _leaving(cycle), None)
+        freeing.free_ports(later, _told(cycle).values())
+        cycle.desk.later = (later, _tree_without_told(cycle))
+    cluster, tree = cycle.desk.later
+    firm = not unit.preemptible
+    if unit.queue not in tree.queues or tree.shortage(unit.queue, cycle.need(unit), firm=firm):
+        return False
+    if not sit_down(cluster, unit, seats):
+        return False
+    cluster.settle()
+    tree.add(unit.queue, cycle.need(unit), firm=firm)
+    return True
 
 
 def _attempt(cycle: Cycle, unit: Unit, over: frozenset[str]) -> bool:
@@ -112,13 +136,18 @@ def _find_room(cycle: Cycle, unit: Unit, over: frozenset[str]) -> bool:
 
 def _claim(cycle: Cycle, unit: Unit, over: frozenset[str]) -> Claim:
     """The unit's standing as it will be when all who were told to go are gone."""
-    told, tree, need = _told(cycle), cycle.tree.fork(), cycle.need(unit)
-    for piece in told.values():
+    tree, need = _tree_without_told(cycle), cycle.need(unit)
+    scarce = over | victims.scarce_resources(cycle, unit)
+    departed = frozenset((*_told(cycle), *cycle.placements))
+    return Claim(unit, need, scarce, tree, tree.inside(unit.queue, need), departed)
+
+
+def _tree_without_told(cycle: Cycle) -> Tree:
+    tree = cycle.tree.fork()
+    for piece in _told(cycle).values():
         left = piece.running.unit
         tree.add(left.queue, piece.held, firm=not left.preemptible, sign=-1)
-    scarce = over | victims.scarce_resources(cycle, unit)
-    departed = frozenset((*told, *cycle.placements))
-    return Claim(unit, need, scarce, tree, tree.inside(unit.queue, need), departed)
+    return tree
 
 
 def _told(cycle: Cycle) -> dict[str, Piece]:
@@ -179,13 +208,18 @@ def _who_goes(cycle: Cycle, pool: Pool, plan: Plan) -> list[Piece]:
     for i in np.flatnonzero(plan.gone):
         piece = pool.pieces[i]
         by_unit.setdefault(piece.key, []).append(piece)
-    found = []
-    for pieces in by_unit.values():
-        running = pieces[0].running
-        whole = any(not piece.surplus for piece in pieces)
-        seats = running.seats if whole else [seat for piece in pieces for seat in piece.seats]
-        found.append(roster.part_of(cycle.scene.cluster, running, seats))
-    return found
+    return [_as_one(cycle, pieces) for pieces in by_unit.values()]
+
+
+def _as_one(cycle: Cycle, pieces: list[Piece]) -> Piece:
+    running = pieces[0].running
+    if any(not piece.surplus for piece in pieces):
+        seats = running.seats
+    else:
+        seats = tuple(seat for piece in pieces for seat in piece.seats)
+    if len(pieces) == 1 and len(seats) == len(pieces[0].seats):
+        return pieces[0]
+    return roster.part_of(cycle.scene.cluster, running, seats)
 
 
 def _told_from_where(need: Sums, freed: dict[str, Sums]) -> str:

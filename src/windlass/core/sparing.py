@@ -28,8 +28,10 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 
-def spare(trial: Trial, gone: Mask, rank: Ints) -> None:
-    """Takes back, dearest first, everybody without whom the gainer still fits."""
+def spare(trial: Trial, gone: Mask, rank: Ints) -> bool:
+    """Takes back, dearest first, everybody without whom the gainer still fits; says whether there
+    was anybody."""
+    spared = False
     books = Books(trial.claim, trial.pool, gone) if trial.quota else None
     counter = count_for(trial, gone)
     members = np.flatnonzero(gone)
@@ -40,10 +42,13 @@ def spare(trial: Trial, gone: Mask, rank: Ints) -> None:
         if books is not None and not books.stays(int(i)):
             continue
         gone[i] = False
-        if not counter.stays(trial.pool.pieces[i], gone):
-            gone[i] = True
-            if books is not None:
-                books.goes(int(i))
+        if counter.stays(trial.pool.pieces[i], gone):
+            spared = True
+            continue
+        gone[i] = True
+        if books is not None:
+            books.goes(int(i))
+    return spared
 
 
 class Counter(Protocol):

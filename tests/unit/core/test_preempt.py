@@ -126,12 +126,13 @@ class World:
             if not old.leaving:
                 continue
             left = tuple(s for s in old.seats if (s.role, s.index) not in old.leaving)
+            had = old.unit.attained + self.now - old.started
             state.apply(
                 self.snapshot,
                 [
                     state.Holds(dataclasses.replace(old, seats=left, leaving=()))
                     if left
-                    else state.Waits(old.unit)
+                    else state.Waits(dataclasses.replace(old.unit, attained=had))
                 ],
             )
             assert left or key in self.snapshot.waiting
@@ -336,11 +337,11 @@ def test_in_the_attained_order_a_small_difference_changes_nothing():
 
 def test_own_lower_units_go_first_where_the_queue_is_inside_only_without_them():
     world = World([node("n1"), node("n2")], two_queues(8, 8))
-    world.start(unit("low", "a", gpus=6, priority=1))
-    world.start(*(unit(f"b{i}", "b", gpus=1) for i in range(10)))
+    world.run(unit("low", "a", gpus=6, priority=1), "n1")
+    for i in range(10):
+        world.run(unit(f"b{i}", "b"), "n2" if i < 8 else "n1", started=NOW - 100 + i)
     world.wait(unit("hi", "a", gpus=8, priority=90)).decide()
-    assert "low" in world.evicted
-    assert len(world.evicted) == 3
+    assert set(world.evicted) == {"low", "b8", "b9"}
     settles(world, "hi")
 
 
@@ -401,8 +402,8 @@ def test_the_gainer_takes_free_room_too_and_holds_all_of_it():
 
 
 def test_a_second_gainer_counts_on_what_the_first_ones_victim_leaves():
-    world = World([node("n1")], ONE)
-    world.start(unit("x", "q", gpus=8, priority=1))
+    world = World([node("n1"), node("n2")], ONE)
+    world.start(unit("x", "q", gpus=8, priority=1), unit("y", "q", gpus=8, priority=2))
     world.wait(unit("h1", "q", gpus=2, priority=90), unit("h2", "q", gpus=2, priority=90)).decide()
     assert world.evicted == {"x": 1}
     assert {each.unit for each in world.decision.nominations} == {"h1", "h2"}
@@ -467,15 +468,36 @@ def test_a_host_port_is_freed_by_who_holds_it():
 
 
 def test_a_negative_answer_stops_nobody_and_costs_the_next_ones_nothing():
-    world = World([node("n1", 4), node("n2", 4)], ONE)
-    world.start(unit("x", "q", gpus=4, priority=1), unit("keep", "q", gpus=4, priority=99))
-    wide = [unit(f"w{i}", "q", 2, 4, priority=50) for i in range(50)]
-    one = World([node("n1", 4), node("n2", 4)], ONE)
-    one.start(unit("x", "q", gpus=4, priority=1), unit("keep", "q", gpus=4, priority=99))
-    alone = one.wait(wide[0]).decide().operations
-    world.wait(*wide).decide()
-    assert world.evicted == {}
-    assert world.decision.operations == alone
+    def operations(units: int, **policy) -> int:
+        world = World([node("n1", 4), node("n2", 4)], ONE, Policy(**policy))
+        world.start(unit("x", "q", gpus=4, priority=1), unit("keep", "q", gpus=4, priority=99))
+        world.wait(*(unit(f"w{i}", "q", 2, 4, priority=50) for i in range(units))).decide()
+        assert world.evicted == {}
+        return world.decision.operations
+
+    for_one = operations(1) - operations(1, preempt=False, reclaim=False)
+    assert for_one > 0
+    assert operations(50) - operations(50, preempt=False, reclaim=False) == for_one
+
+
+def test_a_promise_whose_victims_did_not_go_is_made_anew():
+    world = World([node("n1")], two_queues(8, 0))
+    world.start(unit("b1", "b", gpus=8)).wait(unit("a1", "a", gpus=8)).decide()
+    state.apply(world.snapshot, [state.Nominated(world.decision.nominations[0])])
+    assert set({e.unit for e in world.decide().evictions}) == {"b1"}  # it never heard of it
+    settles(world, "a1")
+
+
+def test_who_gets_a_victims_quota_does_not_start_before_the_victim_is_gone():
+    world = World([node("n1")], [Queue("q", limit={"gpu": 4000})])
+    world.start(unit("low", "q", gpus=4, priority=1)).wait(unit("hi", "q", gpus=4, priority=9))
+    world.decide()
+    assert world.evicted == {"low": 1}
+    world.happen().decide()
+    assert world.decision.placements == ()
+    assert [each.unit for each in world.decision.nominations] == ["hi"]
+    world.go()
+    assert [each.unit for each in world.decide().placements] == ["hi"]
 
 
 # --- scenarios that went wrong elsewhere ----------------------------------------------------------
@@ -695,7 +717,9 @@ def test_no_other_queue_takes_what_is_inside_a_guarantee(world):
             assert victim.priority < gainer.priority
             continue
         guaranteed = tree.guarantee[victim.queue].get("gpu", 0)
-        others = sum(n for key, n in gone.items() if snapshot.running[key].unit.queue == victim.queue)
+        others = sum(
+            n for key, n in gone.items() if snapshot.running[key].unit.queue == victim.queue
+        )
         left = tree.used[victim.queue].get("gpu", 0) - others
         # Smaller units of its queue may have filled the guarantee before it.
         assert left + gone[eviction.unit] > guaranteed
