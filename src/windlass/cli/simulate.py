@@ -117,12 +117,12 @@ def simulate(out: Output, **given: Any) -> int:
 def _play(
     played: Scenario, variants: Sequence[Variant], check: bool, progress: Progress | None
 ) -> Comparison:
-    from windlass.core import state
+    from windlass.core import facts_check
     from windlass.sim import compare, scenario
 
     try:
         return compare.compare(played, variants, check=check, progress=progress)
-    except state.BadFacts as problem:
+    except facts_check.BadFacts as problem:
         raise scenario.BadInput(f"{played.name}: {problem}.") from problem
 
 

@@ -67,6 +67,7 @@ class Checker:
         whole_gangs((r for r in facts.running if r.unit.key in changed), now)
         in_one_domain(facts, nodes, changed, now)
         within_limits(snapshot, self._used_before, now)
+        firm_within_guarantee(snapshot, decision, now)
 
     def started(self, record: Record, now: float) -> None:
         """I9; only where runtimes are honest and nobody may pass by rank."""
@@ -192,7 +193,7 @@ def in_one_domain(facts: Facts, nodes: Mapping[str, Node], changed: set[str], no
 
 
 def within_limits(snapshot: Snapshot, before: Mapping[str, Mapping[str, int]], now: float) -> None:
-    """I4: nobody starts beyond a limit, and units that stay only within their guarantee."""
+    """I4: nobody starts beyond a limit."""
     after = used_by_queue(snapshot)
     for name, queue in snapshot.queues.items():
         for resource, limit in queue.limit.items():
@@ -200,6 +201,23 @@ def within_limits(snapshot: Snapshot, before: Mapping[str, Mapping[str, int]], n
             if held > limit and held > before.get(name, {}).get(resource, 0):
                 raise Broken(
                     f"I4 at {now}: queue {name} holds {held} {resource}, its limit is {limit}"
+                )
+
+
+def firm_within_guarantee(snapshot: Snapshot, decision: Decision, now: float) -> None:
+    """I4: who cannot be preempted starts only inside the queue's own guarantee."""
+    tree = snapshot.tree
+    started = {placement.unit for placement in decision.placements}
+    firm = [r.unit for r in snapshot.running.values() if not r.unit.preemptible]
+    for name in sorted({unit.queue for unit in firm if unit.key in started}):
+        members = [unit.key for unit in firm if name in _upwards(unit.queue, snapshot.queues)]
+        for resource in sorted(tree.guaranteed):
+            held = sum(snapshot.held[key].get(resource, 0) for key in members)
+            own = tree.guarantee[name].get(resource, 0)
+            if held > own:
+                raise Broken(
+                    f"I4 at {now}: units of queue {name} that cannot be preempted hold {held} "
+                    f"{resource}, its guarantee is {own}"
                 )
 
 

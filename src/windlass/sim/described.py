@@ -7,6 +7,7 @@ fields that are not known are refused.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 import random
@@ -263,9 +264,9 @@ def _drawn(
     demand = synthetic.Demand(load.seed, leaves, _mix(load, levels))
     arrivals = sorted(chance.uniform(0.0, seconds(load.over)) for _ in range(load.jobs))
     middle = math.log(max(1.0, seconds(load.median)))
-    gpus = sum(len(node.devices) for node in nodes)
+    room = _Room.of(nodes)
     for at in arrivals:
-        unit = _fitting(demand, at, gpus, len(nodes))
+        unit = _fitting(demand, at, room)
         lasts = round(math.exp(chance.gauss(middle, load.spread)), 3)
         yield Job(dataclasses.replace(unit, submitted=at, expected=lasts, kin=unit.user), lasts)
 
@@ -286,11 +287,29 @@ def _mix(load: Load, levels: tuple[str, ...]) -> synthetic.Mix:
     return synthetic.Mix(**chosen)
 
 
-def _fitting(demand: synthetic.Demand, at: float, gpus: int, nodes: int) -> Unit:
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Room:
+    """What drawn jobs must fit into: half of the cluster, or one whole rack where they must."""
+
+    gpus: float
+    rack: float
+    members: int
+
+    @classmethod
+    def of(cls, nodes: tuple[Node, ...]) -> _Room:
+        racks: collections.Counter[tuple[str, ...]] = collections.Counter()
+        for node in nodes:
+            racks[node.path] += len(node.devices)
+        return cls(sum(racks.values()) / 2, max(racks.values(), default=0), 4 * len(nodes))
+
+
+def _fitting(demand: synthetic.Demand, at: float, room: _Room) -> Unit:
     """Units that this cluster could never hold do not come to it."""
     for _ in range(1000):
         unit = demand.unit(at)
-        if devices_of(unit) <= gpus / 2 and sum(role.least for role in unit.roles) <= 4 * nodes:
+        near = unit.topology is not None and unit.topology.required
+        most = min(room.gpus, room.rack) if near else room.gpus
+        if devices_of(unit) <= most and sum(role.least for role in unit.roles) <= room.members:
             return unit
     raise BadInput("The load has no job that this cluster could hold: describe more nodes.")
 

@@ -77,6 +77,7 @@ class Simulation:
         self._wake: float | None = scenario.start
         self._idle = 0
         self._checkpoints: list[tuple[float, str, int]] = []
+        self._stops_happen = self._may_preempt()
         self._begin()
 
     # --- the loop
@@ -308,7 +309,8 @@ class Simulation:
 
     def _works_on(self, live: Live) -> None:
         """Schedules what will happen to it by itself, in place of what was scheduled before."""
-        live.version += 1
+        self._pushed += 1
+        live.version = self._pushed
         found = live.next(self.now)
         if found is not None:
             at, fails = found
@@ -320,7 +322,7 @@ class Simulation:
 
     def _save_later(self, live: Live) -> None:
         interval = self.costs.checkpoint
-        if interval and self.policy.preempt:
+        if interval and self._stops_happen:
             entry = (live.running.started + interval, live.key, live.attempt)
             heapq.heappush(self._checkpoints, entry)
 
@@ -348,6 +350,15 @@ class Simulation:
     def _min_runtime(self, unit: Unit) -> float:
         queue = self.snapshot.queues.get(unit.queue)
         return queue.min_runtime if queue is not None else 0.0
+
+    def _may_preempt(self) -> bool:
+        """Whether anybody can ever be stopped for another; if not, checkpoints interest nobody."""
+        if not (self.policy.preempt or self.policy.reclaim):
+            return False
+        queues = self.snapshot.queues.values()
+        return len({record.job.unit.priority for record in self.records.values()}) > 1 or any(
+            queue.guarantee or queue.order == "attained" for queue in queues
+        )
 
     # --- the beginning
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from windlass.core import state
+from windlass.core import facts_check
 from windlass.core.facts import Facts
 from windlass.sim.scenario import BadInput, Job, Scenario
 
@@ -36,12 +36,12 @@ def loads(text: bytes, where: str = "the state") -> Export:
     """An export from its text; what is wrong with it is said with the path to the field."""
     try:
         export = msgspec.json.decode(text, type=Export)
-        state.refuse_bad(export.facts)
+        facts_check.refuse_bad(export.facts)
     except msgspec.ValidationError as problem:
         raise BadInput(f"{where} is not a state of a platform: {problem}.") from problem
     except msgspec.DecodeError as problem:
         raise BadInput(f"{where} is no JSON: {problem}.") from problem
-    except state.BadFacts as problem:
+    except facts_check.BadFacts as problem:
         raise BadInput(f"{where}: {problem}.") from problem
     if export.format != FORMAT:
         raise BadInput(f"{where} has the format {export.format!r}; this version reads {FORMAT!r}.")

@@ -1,0 +1,188 @@
+"""The engine: what happens to jobs, to the second, with every decision checked."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.sim.building import COSTS, job, outcome, play, scenario
+from windlass.core.facts import Queue
+from windlass.sim import compare, engine, measures
+from windlass.sim.scenario import FOREVER, Outage, Scenario, with_runtimes
+from windlass.sim.variants import Variant, combinations
+
+
+def test_a_job_waits_for_room_and_starts_the_moment_it_is_free() -> None:
+    found = play(scenario(job("a", 0, 100), job("b", 10, 50)))
+    assert (found["a"].first_start, found["a"].end) == (0, 100)
+    assert (found["b"].first_start, found["b"].end, found["b"].waited) == (100, 150, 90)
+
+
+def test_what_happens_at_the_same_moment_is_decided_at_once() -> None:
+    jobs = [job(f"j{n}", 5, 60, gpus=1) for n in range(8)]
+    # One decision at the arrival of all, one at the end of all.
+    assert outcome(scenario(*jobs)).decisions == 2
+
+
+PASSING = (
+    job("running", 0, 100, gpus=4),
+    job("head", 1, 50, gpus=8),
+    job("short", 2, 90, gpus=4),
+    job("long", 3, 500, gpus=4),
+)
+
+
+@pytest.mark.parametrize(
+    ("backfill", "starts"),
+    [
+        ("none", {"head": 100, "short": 150, "long": 150}),
+        ("non-reserving", {"head": 592, "short": 2, "long": 92}),
+        ("reserving", {"head": 100, "short": 2, "long": 150}),
+    ],
+)
+def test_who_may_pass_a_head_that_waits(backfill: str, starts: dict[str, float]) -> None:
+    [variant] = combinations(["fifo"], [backfill])
+    found = play(scenario(*PASSING), variant)
+    assert {key: found[key].first_start for key in starts} == starts
+
+
+def test_a_promise_is_remembered_as_it_was_first_given() -> None:
+    [variant] = combinations(["fifo"], ["reserving"])
+    found = play(scenario(*PASSING), variant)
+    assert found["head"].promised == 100
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "lost", "end"),
+    [(200.0, 130.0, 1290.0), (None, 530.0, 1690.0), (0.0, 0.0, 1160.0)],
+)
+def test_preemption_costs_the_grace_the_work_since_the_checkpoint_and_the_restart(
+    checkpoint: float | None, lost: float, end: float
+) -> None:
+    low, high = job("low", 0, 1000, priority=10), job("high", 500, 100, priority=90)
+    found = play(scenario(low, high), checkpoint=checkpoint)
+    assert (found["high"].first_start, found["high"].end) == (530, 630)
+    assert (found["low"].preempted, found["low"].lost) == (1, lost)
+    assert found["low"].end == end
+
+
+def test_without_preemption_nobody_is_stopped() -> None:
+    low, high = job("low", 0, 1000, priority=10), job("high", 500, 100, priority=90)
+    found = play(scenario(low, high), Variant(preempt=False))
+    assert (found["high"].first_start, found["low"].end) == (1000, 1000)
+
+
+def test_a_job_that_fails_waits_a_while_and_goes_on_from_its_checkpoint() -> None:
+    found = play(scenario(job("a", 0, 1000, fails=(300,))))
+    # Fails at 300 with 200 saved, starts at 330, loads until 390, works 800 more.
+    assert (found["a"].failed, found["a"].lost, found["a"].end) == (1, 100, 1190)
+
+
+def test_a_gang_that_loses_a_node_is_completed_elsewhere() -> None:
+    gang = job("gang", 0, 1000, members=2)
+    found = play(scenario(gang, nodes=3, outages=(Outage("node-0000", 500),)))
+    # 400 were saved; whole again at once, loaded at 560, 600 seconds are left.
+    assert (found["gang"].end, found["gang"].lost, found["gang"].preempted) == (1160, 100, 0)
+
+
+def test_a_gang_that_cannot_be_completed_goes_back_to_its_queue() -> None:
+    gang, small = job("gang", 0, 1000, members=2), job("small", 900, 100, gpus=8)
+    outages = (Outage("node-0000", 500, 2000),)
+    found = play(scenario(gang, small, nodes=2, outages=outages))
+    # It holds its other node until 1100, then the small one gets it.
+    assert found["small"].first_start == 1100
+    assert found["gang"].end == 2000 + 60 + 600
+
+
+def test_an_elastic_job_grows_and_is_done_sooner() -> None:
+    found = play(scenario(job("elastic", 0, 400, gpus=1, members=1, most=4)))
+    assert found["elastic"].end == 100
+
+
+def test_jobs_without_end_leave_the_simulation_finite() -> None:
+    found = play(scenario(job("server", 0, FOREVER, gpus=4), job("a", 5, 10, gpus=4)))
+    assert (found["server"].end, found["a"].end) == (None, 15)
+
+
+def test_a_job_that_fits_nowhere_waits_with_a_reason() -> None:
+    played = outcome(scenario(job("huge", 0, 10, members=9)))
+    assert measures.summary(played)["never_started"] == 1
+    assert "needs 9" in played.verdicts["huge"]
+
+
+def test_runtimes_unknown_to_the_core_stay_unknown() -> None:
+    hidden = with_runtimes(scenario(*PASSING), "unknown")
+    assert all(each.unit.expected is None for each in hidden.jobs)
+    assert [each.duration for each in hidden.jobs] == [each.duration for each in PASSING]
+
+
+def test_the_same_simulation_twice_gives_the_same_bytes() -> None:
+    played = _random_scenario(11)
+    variants = combinations(["fifo", "fair"], ["reserving"])
+    texts = {json.dumps(compare.compare(played, variants).data()) for _ in range(2)}
+    assert len(texts) == 1
+
+
+def test_running_units_of_the_beginning_go_on_to_their_end() -> None:
+    first = engine.Simulation(scenario(job("a", 0, 100), job("b", 10, 50)), Variant())
+    first.step()
+    facts = first.snapshot.facts()
+    later = Scenario("later", facts, (job("a", 0, 60), job("b", 40, 50)), costs=COSTS, start=40)
+    found = play(later)
+    assert (found["a"].end, found["b"].first_start) == (100, 100)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 10_000),
+    order=st.sampled_from(["fifo", "lifo", "priority", "fair", "shortest", "attained"]),
+    backfill=st.sampled_from(["none", "non-reserving", "reserving"]),
+    preempt=st.booleans(),
+)
+def test_no_rule_is_broken_and_all_work_is_done(
+    seed: int, order: str, backfill: str, preempt: bool
+) -> None:
+    [variant] = combinations([order], [backfill], ["on" if preempt else "off"])
+    for record in outcome(_random_scenario(seed), variant).records:
+        assert record.end is not None
+        least = sum(role.least for role in record.job.unit.roles)
+        most = sum(role.most for role in record.job.unit.roles)
+        # Work that was lost had to be done again; more members than the least do it faster.
+        assert record.ran * most / least >= record.job.duration + record.lost - 1e-6
+        assert record.waited >= 0
+
+
+def _random_scenario(seed: int) -> Scenario:
+    chance = random.Random(seed)
+    queues = (
+        Queue("default", guarantee={"gpu": 16000}, min_runtime=60),
+        Queue("other", limit={"gpu": 24000}, weight=2),
+    )
+    jobs = []
+    for number in range(chance.randrange(2, 25)):
+        members = chance.choice([1, 1, 1, 2, 3])
+        lasts = float(chance.choice([5, 60, 600, 3600]))
+        jobs.append(
+            job(
+                f"j{number:02}",
+                float(chance.randrange(0, 2000, 50)),
+                lasts,
+                gpus=chance.choice([0, 1, 2, 4, 8]),
+                members=members,
+                most=members + chance.choice([0, 0, 2]),
+                fails=(lasts / 2,) if chance.random() < 0.1 else (),
+                queue=chance.choice(["default", "other"]),
+                priority=chance.choice([10, 50, 90]),
+                user=chance.choice(["ada", "bob"]),
+                expected=chance.choice([lasts, lasts * 2, None]),
+            )
+        )
+    outages = tuple(
+        Outage(f"node-{n:04}", float(chance.randrange(3000)), 6000.0)
+        for n in range(chance.choice([0, 0, 1]))
+    )
+    return scenario(*jobs, nodes=4, rack=2, queues=queues, outages=outages)

@@ -1,0 +1,151 @@
+"""States as files, and what-if changes of them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.unit.sim.building import job, play, scenario
+from windlass.core import state
+from windlass.core.facts import Facts, Nomination, Queue, Reservation, Seat
+from windlass.sim import engine, exchange, synthetic, whatif
+from windlass.sim.scenario import BadInput, Scenario, with_runtimes
+from windlass.sim.variants import Variant
+
+
+def busy() -> Facts:
+    """Some run, some wait, on racks, with shares and several roles."""
+    facts = synthetic.busy_facts(12, 60, seed=4, queue_count=3)
+    jobs = tuple(job(unit.key) for unit in facts.waiting)
+    played = engine.Simulation(Scenario("busy", facts, jobs), Variant())
+    played.step()
+    found = played.snapshot.facts()
+    waits = found.waiting[0].key
+    return dataclasses.replace(
+        found,
+        nominations=(Nomination(waits, (Seat("worker", 0, "n00000"),)),),
+        reservations=(Reservation(waits, 9.5, ()),),
+    )
+
+
+def test_facts_come_back_as_they_were_and_give_the_same_bytes() -> None:
+    facts = busy()
+    assert facts.running
+    assert facts.waiting
+    text = exchange.dumps(facts, 12.5)
+    read = exchange.loads(text)
+    assert (read.facts, read.at) == (facts, 12.5)
+    assert exchange.dumps(read.facts, read.at) == text
+    state.build(read.facts)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"not json", "is no JSON"),
+        (b'{"at": 1}', "missing required field `facts`"),
+        (b'{"at": 1, "facts": {}, "format": "windlass-state/9"}', "reads 'windlass-state/1'"),
+        (b'{"at": 1, "facts": {"nodes": [{"name": 3}]}}', "nodes"),
+        (
+            b'{"at": 1, "facts": {"nodes": [{"name": "n", "allocatable": {"cpu": -1}}]}}',
+            "node n: cpu is -1",
+        ),
+    ],
+)
+def test_a_file_that_is_no_state_is_refused_with_the_reason(text: bytes, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        exchange.loads(text, "state.json")
+
+
+def test_a_state_goes_on_from_its_moment() -> None:
+    first = engine.Simulation(scenario(job("a", 0, 100), job("b", 10, 50)), Variant())
+    first.step()
+    first.step()
+    text = exchange.dumps(first.snapshot.facts(), 30.0)
+    found = play(exchange.scenario(exchange.loads(text), "later"))
+    assert (found["a"].end, found["b"].end, found["b"].waited) == (100, 150, 90)
+
+
+def test_what_nobody_knows_takes_as_long_as_is_assumed() -> None:
+    facts = dataclasses.replace(scenario().facts, waiting=(job("a", expected=None).unit,))
+    export = exchange.Export(5.0, facts)
+    assert play(exchange.scenario(export, "later", assumed=70))["a"].end == 75
+
+
+def test_a_queue_is_given_more() -> None:
+    tight = scenario(job("a", 0, 100), nodes=2, queues=(Queue("default", limit={"gpu": 4000}),))
+    assert play(tight)["a"].end is None
+    changes = ["queue.default.limit.gpu=8", "queue.default.order=lifo", "queue.default.strict=true"]
+    wider = whatif.edited(tight, changes)
+    assert play(wider)["a"].end == 100
+    [queue] = wider.facts.queues
+    assert (queue.order, queue.strict) == ("lifo", True)
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        ("queue.default.limit.gpu", "is no change"),
+        ("node.a.ready=false", "is no change"),
+        ("queue.nobody.weight=2", "no queue 'nobody'; there are default"),
+        ("queue.default.colour=red", "queues have guarantee.RESOURCE"),
+        ("queue.default.limit.gpu=lots", "'lots'"),
+        ("queue.default.weight=heavy", "'heavy' is no value for weight"),
+        ("queue.default.order=random", "'random' is no value for order"),
+        ("queue.default.strict=maybe", "'maybe' is no value for strict"),
+    ],
+)
+def test_a_change_that_is_none(edit: str, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        whatif.edited(scenario(), [edit])
+
+
+def test_fewer_and_more_nodes() -> None:
+    facts = busy()
+    whole = exchange.scenario(exchange.Export(1.0, facts), "whole")
+    half = whatif.nodes_scaled(whole, "0.5")
+    assert len(half.facts.nodes) == 6
+    names = {node.name for node in half.facts.nodes}
+    assert all(seat.node in names for r in half.facts.running for seat in r.seats)
+    # Nobody is lost: what ran on a node that is gone waits.
+    assert half.present() == whole.present()
+    double = whatif.nodes_scaled(whole, "2")
+    assert len({node.name for node in double.facts.nodes}) == 24
+    state.build(double.facts)
+
+
+def test_one_pool_is_scaled_alone() -> None:
+    played = scenario(nodes=4)
+    nodes = tuple(
+        dataclasses.replace(node, labels={"pool": "a" if at else "b"})
+        for at, node in enumerate(played.facts.nodes)
+    )
+    played = dataclasses.replace(played, facts=dataclasses.replace(played.facts, nodes=nodes))
+    scaled = whatif.nodes_scaled(played, "pool=a:2")
+    assert [node.labels["pool"] for node in scaled.facts.nodes] == ["b"] + ["a"] * 6
+    for wish, words in (("pool=z:2", "matches no node"), ("pool=a:x", "by how much")):
+        with pytest.raises(BadInput, match=words):
+            whatif.nodes_scaled(played, wish)
+
+
+def test_a_faster_load_and_a_shorter_one() -> None:
+    played = scenario(job("a", 100), job("b", 300), job("c", 500))
+    fast = whatif.load_scaled(played, 2.0)
+    assert [each.unit.submitted for each in fast.jobs] == [100, 200, 300]
+    assert [each.unit.key for each in whatif.first(played, 2).jobs] == ["a", "b"]
+    with pytest.raises(BadInput, match="above 0"):
+        whatif.load_scaled(played, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("knowledge", "said", "honest"), [("known", 100, True), ("2", 200, False), ("0.5", 50, False)]
+)
+def test_what_jobs_say_about_their_duration(knowledge: str, said: float, honest: bool) -> None:
+    found = with_runtimes(scenario(job("a", expected=7)), knowledge)
+    assert (found.jobs[0].unit.expected, found.honest) == (said, honest)
+
+
+def test_knowledge_that_is_none() -> None:
+    with pytest.raises(BadInput, match="say known, unknown"):
+        with_runtimes(scenario(), "somewhat")

@@ -1,0 +1,145 @@
+"""Job lists, pod lists and node lists: as published, and as other people write them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from windlass.sim import shaping, sources, traces
+from windlass.sim.scenario import FOREVER, BadInput, devices_of
+
+PLAIN = """job_id,submitted,duration,gpus,queue,user,priority,cpu,memory,expected
+b,100,50,12,research,ada,70,8,64Gi,80
+a,2017-10-09 07:01:55,3.5,0,,,,,,
+"""
+NODES = "sn,cpu_milli,memory_mib,gpu,model\nn1,32000,1024,2,T4\nn0,64000,2048,0,\n"
+PODS = """name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,creation_time,deletion_time
+p1,1000,64,1,250,T4,10,40
+p0,2000,64,2,1000,,5,
+"""
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return path
+
+
+@pytest.mark.parametrize("name", ["jobs.csv", "jobs.csv.gz"])
+def test_a_plain_job_list(tmp_path: Path, name: str) -> None:
+    first, second = traces.read_jobs(written(tmp_path, name, PLAIN))
+    unit = first.unit
+    assert (first.duration, unit.submitted, unit.expected) == (50, 100, 80)
+    assert (unit.queue, unit.user, unit.priority, devices_of(unit)) == ("research", "ada", 70, 12)
+    [role] = unit.roles
+    # 12 GPUs do not fit on a node of 8: two members of 6.
+    assert (role.least, role.devices[0].count) == (2, 6)
+    assert dict(role.needs) == {"cpu": 8000, "memory": 64 << 30}
+    assert (second.unit.submitted, second.unit.queue) == (1507532515.0, "default")
+    assert second.unit.roles[0].devices == ()
+
+
+def test_times_of_a_list_with_iteration_times_are_milliseconds(tmp_path: Path) -> None:
+    text = "job_id,num_gpu,submit_time,duration,iteration_time,priority\n0,1,2000,5000,490,1\n"
+    [job] = traces.read_jobs(written(tmp_path, "muri.csv", text))
+    assert (job.unit.submitted, job.duration, job.unit.priority) == (2, 5, 50)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("job_id,duration,gpus\na,1,1\n", "no column for 'submitted'"),
+        ("job_id,submitted,duration\na,1,1\n", "no column for 'gpus'"),
+        ("submitted,gpus\n1,1\n", "nothing about durations"),
+        ("submitted,gpus,duration\n1,1,-4\n", "line 2: duration is '-4'"),
+        ("submitted,gpus,duration\n1,1,1\n1,nan,5\n", "line 3: gpus is 'nan'"),
+        ("submitted,gpus,duration\nsoon,1,5\n", "line 2: submitted is 'soon'"),
+        ("submitted,gpus,duration,cpu\n1,1,1,lots\n", "line 2: cpu is 'lots'"),
+    ],
+)
+def test_what_is_wrong_with_a_list_is_said_with_its_line(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    with pytest.raises(BadInput, match=words):
+        traces.read_jobs(written(tmp_path, "bad.csv", text))
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="cannot be read: No such file"):
+        sources.open_source(str(tmp_path / "nothing.csv"))
+    (tmp_path / "noise.csv").write_bytes(b"\xff\xfe\x00garbage")
+    with pytest.raises(BadInput, match="no CSV text"):
+        sources.open_source(str(tmp_path / "noise.csv"))
+    with pytest.raises(BadInput, match="has no jobs"):
+        sources.open_source(str(written(tmp_path, "empty.csv", "submitted,gpus,duration\n")))
+
+
+def test_pods_come_at_their_own_time_or_in_a_given_order(tmp_path: Path) -> None:
+    nodes, pods = written(tmp_path, "n.csv", NODES), written(tmp_path, "p.csv", PODS)
+    timed = sources.open_pods(nodes, pods)
+    assert [(j.unit.key, j.unit.submitted, j.duration) for j in timed.jobs] == [
+        ("p0", 5, FOREVER), ("p1", 10, 30),
+    ]  # fmt: skip
+    share = timed.jobs[1].unit.roles[0].devices[0]
+    assert (share.form, share.compute, share.models) == ("share", 250, ("T4",))
+    order = {"seed": 3, "order": [1, 0, 1], "node_rank": [0, 1]}
+    orders = written(tmp_path, "o.jsonl", json.dumps(order))
+    arriving = sources.open_pods(nodes, pods, orders, 3)
+    assert [j.unit.key[:2] for j in arriving.jobs] == ["p1", "p0", "p1"]
+    assert all(j.duration == FOREVER for j in arriving.jobs)
+    with pytest.raises(BadInput, match="no arrival order with seed 4: it has 3"):
+        sources.open_pods(nodes, pods, orders, 4)
+
+
+def test_missing_public_data_says_whose_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WINDLASS_DATA", str(tmp_path))
+    with pytest.raises(BadInput, match="ElasticFlow"):
+        sources.open_source("itp/02")
+
+
+def _need(family: str) -> None:
+    problem = sources.missing(family)
+    if problem and os.environ.get("CI") != "true":
+        pytest.skip(problem)
+    assert not problem, problem
+
+
+@pytest.mark.parametrize(
+    ("name", "jobs", "nodes", "largest"),
+    [
+        ("itp/02", 5778, 14, 64),
+        ("itp/05", 3629, 2, 8),
+        ("itp/06", 2396, 14, 64),
+        ("itp/08", 13047, 11, 32),
+        ("itp/09", 11134, 5, 1),
+        ("philly/ed69ec", 1137, 1, 1),
+        ("philly/0e4a51", 1435, 6, 4),
+        ("muri/trace1", 1494, 8, 32),
+        ("openb/default", 8152, 1213, 8),
+    ],
+)
+def test_public_traces_have_the_published_numbers(
+    name: str, jobs: int, nodes: int, largest: int
+) -> None:
+    _need(name.partition("/")[0])
+    found = sources.open_source(name)
+    assert (len(found.jobs), len(found.facts.nodes)) == (jobs, nodes)
+    assert max(devices_of(job.unit) for job in found.jobs) == largest
+
+
+def test_an_unknown_queue_of_a_trace_is_refused_with_those_there_are() -> None:
+    _need("philly")
+    with pytest.raises(BadInput, match="no queue 'nobody': it has .*6214e9"):
+        sources.open_source("philly/nobody")
+
+
+def test_a_cluster_is_never_smaller_than_its_largest_job(tmp_path: Path) -> None:
+    text = "submitted,gpus,duration\n0,64,1\n1000000,1,1\n"
+    jobs = traces.read_jobs(written(tmp_path, "one.csv", text))
+    assert shaping.nodes_needed(jobs, 8) == 8
