@@ -9,6 +9,7 @@ give the same answers, in whatever portions they came.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,25 @@ from windlass.core.facts import Unit
 from windlass.core.hazard import Floats
 from windlass.core.order import size
 
-HYSTERESIS = 2.0
-"""A running unit loses its place only to one whose index is this many times smaller."""
-LEAST_RUN = 600.0
-"""Seconds after its start during which a unit does not lose its place to a better index."""
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Patience:
+    """How firmly running units hold their places under the order `attained`."""
+
+    hysteresis: float
+    """A running unit loses its place only to one whose index is this many times smaller."""
+    least_run: float
+    """Seconds after its start during which it does not lose it at all."""
+
+    def defended(self, index: float, ran: float) -> float:
+        """The index with which a unit that was started `ran` seconds ago holds its place."""
+        return 0.0 if ran < self.least_run else index / self.hysteresis
+
+
+EAGER = Patience(hysteresis=2.0, least_run=600.0)
+"""Shortest waits where stopping costs little."""
+LIGHT = Patience(hysteresis=8.0, least_run=3600.0)
+"""Fewer stops, at somewhat longer waits."""
 LOOKS = (1000.0, 10.0)
 """Seconds of the first look at a running unit's rank while others wait; each next one comes after
 this many times more. Without them a rank would change only when somebody comes or goes."""
@@ -40,11 +56,6 @@ ENOUGH_KIN = 3
 ENOUGH_ALIKE = 30
 """Units of the same kin and size, or else of the same size, that must have ended before anything
 is said about the seconds of a unit."""
-
-
-def defended(index: float, ran: float) -> float:
-    """The index with which a unit that runs since `ran` seconds holds its place against others."""
-    return 0.0 if ran < LEAST_RUN else index / HYSTERESIS
 
 
 def next_look(attained: float) -> float:
@@ -152,8 +163,8 @@ class Outlook:
 
     def index(self, unit: Unit, attained: float) -> float:
         """Device-seconds to invest per completion, by what units like it did: small goes first."""
-        devices = size(unit)
-        who, age = self._who(unit, devices), hazard.bin_of(attained)
+        who, devices = self._who(unit)
+        age = hazard.bin_of(attained)
         found = self._indexes.get((who, age))
         if found is None:
             row = self._hazards(who, devices)
@@ -164,25 +175,26 @@ class Outlook:
     def quantile(self, unit: Unit, share: float, attained: float = 0.0) -> float | None:
         """Seconds, from its start, after which such a share of units like it has ended; None if
         too little is known to say. Infinite where so many never end."""
-        devices = size(unit)
+        who, devices = self._who(unit)
         tally = self._evidence.tallies.get(devices)
         alike = 0 if tally is None else int(tally.died.sum())
         if alike < ENOUGH_ALIKE and self._evidence.ended_of(unit.kin, devices) < ENOUGH_KIN:
             return None
-        return hazard.quantile(self._hazards(self._who(unit, devices), devices), attained, share)
+        return hazard.quantile(self._hazards(who, devices), attained, share)
 
     def expected(self, unit: Unit) -> float | None:
         """Seconds that it will probably not exceed; None if too little is known to say."""
         found = self.quantile(unit, LIKELY, unit.attained)
         return None if found is None or np.isinf(found) else found
 
-    def _who(self, unit: Unit, devices: int) -> _Who:
-        """Units of which the same is known: the unit itself where neighbours tell something, else
-        its size; who is not in the line counts as the next of its kin."""
+    def _who(self, unit: Unit) -> tuple[_Who, int]:
+        """(Units of which the same is known, their size): the unit itself where neighbours tell
+        something, else its size; who is not in the line counts as the next of its kin."""
         entry = self._evidence.alive.get(unit.key)
         if entry is None:
-            return unit.kin, devices
-        return unit.key if entry.row >= 0 else devices
+            devices = size(unit)
+            return (unit.kin, devices), devices
+        return (unit.key if entry.row >= 0 else entry.size), entry.size
 
     def _hazards(self, who: _Who, devices: int) -> Floats:
         found = self._tables.get(who)
