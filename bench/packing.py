@@ -28,6 +28,7 @@ from windlass.core import packing, packing_tables
 from windlass.sim import openb
 
 POINTS = (100, 130)
+POLICIES = ("windlass", "windlass-learned")
 PUBLISHED_SECONDS = 600.0
 """One experiment in the published simulator takes about 10 minutes."""
 PUBLISHED = {"06-FGD": "fgd", "05-BestFit": "bestfit"}
@@ -60,6 +61,7 @@ class Experiment:
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lists", nargs="+", metavar="NAME", help="pod lists (default: all)")
     parser.add_argument("--seeds", nargs="+", type=int, metavar="N", help="default: all there are")
+    parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
     parser.add_argument("--nodes", type=Path, metavar="FILE", help="another node list")
     parser.add_argument("--pods", type=Path, metavar="FILE", help="another pod list")
     parser.add_argument("--orders", type=Path, metavar="FILE", help="its arrival orders")
@@ -76,7 +78,7 @@ def measure(options: report.Options) -> report.Report:
     except openb.BadTrace as problem:
         raise SystemExit(f"bench.packing: {problem}") from problem
     found.rows.sort(key=lambda row: (row["list"], row["seed"], row["policy"]))
-    for policy in ("windlass", "windlass-learned"):
+    for policy in options.extra.policies:
         found.ratios.update(_ratios(found.rows, policy))
     if not options.extra.json:
         found.rows = _means(found.rows)
@@ -123,13 +125,13 @@ def _plan(options: report.Options) -> tuple[list[Experiment], list[report.Row]]:
             raise SystemExit("bench.packing: --nodes, --pods and --orders go together: give all.")
         name = given.pods.name.partition(".")[0].removeprefix(openb.PREFIX)
         traces = [Trace(name, given.nodes, given.pods, given.orders)]
-        return _experiments(traces, seeds, ("windlass", "windlass-learned", "fgd")), []
+        return _experiments(traces, seeds, [*given.policies, "fgd"]), []
     root = openb.folder()
     if not root.is_dir():
         raise SystemExit("bench.packing: " + ABSENT.format(folder=root))
     lists = given.lists or (QUICK_LISTS if options.quick else openb.lists(root))
     traces = [_public_trace(root, name) for name in lists]
-    experiments = _experiments(traces, seeds, ("windlass", "windlass-learned"))
+    experiments = _experiments(traces, seeds, given.policies)
     table = root / "published" / "analysis_allo_discrete.csv.gz"
     return experiments, list(published(table, lists, seeds))
 
