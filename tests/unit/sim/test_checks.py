@@ -54,25 +54,25 @@ def test_two_units_on_one_device() -> None:
 
 def test_more_cpu_than_there_is() -> None:
     many = job("many", gpus=0, members=129)
-    with pytest.raises(checks.Broken, match="I1 .* node-0000 has 128000 cpu, 129000 are held"):
+    with pytest.raises(checks.Broken, match=r"I1 .* node-0000 has 128000 cpu, 129000 are held"):
         after(snapshot((many, tuple(seat(n) for n in range(129)))))
 
 
 def test_a_gang_with_too_few_members() -> None:
     gang = job("gang", gpus=1, members=2)
-    with pytest.raises(checks.Broken, match="I2 .* gang has 1 of worker"):
+    with pytest.raises(checks.Broken, match=r"I2 .* gang has 1 of worker"):
         after(snapshot((gang, (seat(0, "node-0000", 0),))), "gang")
 
 
 def test_a_unit_in_two_racks() -> None:
     near = job("near", gpus=1, members=2, topology=Topology("rack", required=True))
-    with pytest.raises(checks.Broken, match="I3 .* near must be in one rack"):
+    with pytest.raises(checks.Broken, match=r"I3 .* near must be in one rack"):
         after(snapshot((near, (seat(0, "node-0000", 0), seat(1, "node-0001", 0)))), "near")
 
 
 def test_a_queue_beyond_its_limit() -> None:
     held = job("a", gpus=2)
-    with pytest.raises(checks.Broken, match="I4 .* queue default holds 2000 gpu"):
+    with pytest.raises(checks.Broken, match=r"I4 .* queue default holds 2000 gpu"):
         after(snapshot((held, (seat(0, "node-0000", 0, 1),)), limit=1000))
 
 
@@ -83,7 +83,7 @@ def test_units_that_cannot_be_preempted_on_borrowed_room() -> None:
         scenario(nodes=2, queues=queues).facts,
         running=(Running(firm.unit, (seat(0, "node-0000", 0, 1),), 0.0),),
     )
-    with pytest.raises(checks.Broken, match="I4 .* hold 2000 gpu, its guarantee is 1000"):
+    with pytest.raises(checks.Broken, match=r"I4 .* hold 2000 gpu, its guarantee is 1000"):
         after(state.build(facts), "firm")
 
 
@@ -92,7 +92,7 @@ def test_nominated_room_that_another_took() -> None:
     found = snapshot((a, (seat(0, "node-0000", 0),)))
     nomination = Nomination("b", (seat(0, "node-0000", 0),))
     state.apply(found, [state.Waits(b.unit), state.Nominated(nomination)])
-    with pytest.raises(checks.Broken, match="I5 .nominated room. at 7.0: device gpu0"):
+    with pytest.raises(checks.Broken, match=r"I5 .nominated room. at 7.0: device gpu0"):
         after(found)
 
 
@@ -123,7 +123,7 @@ def test_an_answer_that_differs_from_that_of_a_fresh_snapshot() -> None:
     state.apply(found, [state.Waits(job("a").unit)])
     decision = cycle.decide(found, 0.0)
     checks.same_answer(found, decision, 0.0, Policy())
-    with pytest.raises(checks.Broken, match="I10 at 0.0: placements"):
+    with pytest.raises(checks.Broken, match=r"I10 at 0.0: placements"):
         checks.same_answer(found, dataclasses.replace(decision, placements=()), 0.0, Policy())
 
 

@@ -135,7 +135,7 @@ def test_public_traces_have_the_published_numbers(
 
 def test_an_unknown_queue_of_a_trace_is_refused_with_those_there_are() -> None:
     _need("philly")
-    with pytest.raises(BadInput, match="no queue 'nobody': it has .*6214e9"):
+    with pytest.raises(BadInput, match=r"no queue 'nobody': it has .*6214e9"):
         sources.open_source("philly/nobody")
 
 
