@@ -115,6 +115,17 @@ class Trial:
         return answer
 
 
+def has_hope(cycle: Cycle, unit: Unit, cluster: Cluster) -> bool:
+    """A quick look: whether each role alone would fit in one domain of such a cluster."""
+    domains = _domains_of(cluster, unit)
+    for wish in place.least_of(unit):
+        cycle.work.spend(len(cluster))
+        sums = np.bincount(domains, weights=cluster.caps(cluster.shape_of(wish.role)))
+        if sums.max(initial=0) < wish.count:
+            return False
+    return True
+
+
 def plan(trial: Trial, allowed: Mask, models: tuple[str, ...]) -> Plan | None:
     """The better of two minimal sets: by work lost, and by work lost per device. The caller made
     sure that the gainer fits when all who are allowed go."""

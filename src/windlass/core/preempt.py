@@ -12,6 +12,7 @@ before anybody else is asked.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,13 @@ class Desk:
     """Units told to go, now or before, and those of their members that do; None: not asked yet."""
     leaving: Flat | None = None
     """What they hold, once it was laid out."""
+    repaired: list[str] | None = None
+    starting: dict[str, list[tuple[Unit, Sums]]] = dataclasses.field(default_factory=dict)
+    seen: int = 0
+    """Placements that are among the starting already."""
+    hopes: dict[object, Cluster] = dataclasses.field(default_factory=dict)
+    """Per standing of a claim: the cluster once without everybody who might go for it. In one
+    decision room only shrinks, so who does not fit there need not look any further."""
     later: tuple[Cluster, Tree] | None = None
     """As it will be without them, with the promises that were kept so far."""
 
@@ -115,11 +123,16 @@ def _find_room(cycle: Cycle, unit: Unit, over: frozenset[str]) -> bool:
     from windlass.core.cycle import models_of
 
     claim = _claim(cycle, unit, over)
+    standing = (unit.queue, _rank(cycle, unit), claim.scarce, claim.inside)
+    hope = cycle.desk.hopes.get(standing)
+    if hope is not None and not freeing.has_hope(cycle, unit, hope):
+        return False
     pool = victims.pool(cycle, claim)
     others_leave = bool(_told(cycle))
     if not len(pool) and not (claim.inside and others_leave):
         return False
     trial = Trial(cycle, claim, pool, _leaving(cycle), quota=bool(over) or not claim.inside)
+    cycle.desk.hopes.setdefault(standing, trial.cluster(np.ones(len(pool), np.bool_)))
     allowed = pool.protected <= cycle.now
     nobody = np.zeros(len(pool), np.bool_)
     if others_leave and trial.suffices(nobody):
@@ -138,8 +151,36 @@ def _claim(cycle: Cycle, unit: Unit, over: frozenset[str]) -> Claim:
     """The unit's standing as it will be when all who were told to go are gone."""
     tree, need = _tree_without_told(cycle), cycle.need(unit)
     scarce = over | victims.scarce_resources(cycle, unit)
-    departed = frozenset((*_told(cycle), *cycle.placements))
-    return Claim(unit, need, scarce, tree, tree.inside(unit.queue, need), departed)
+    return Claim(
+        unit, need, scarce, tree, tree.inside(unit.queue, need), _departed(cycle), _starting(cycle)
+    )
+
+
+def _departed(cycle: Cycle) -> dict[str, list[str]]:
+    """By queue: who is told to go, and who was just repaired."""
+    desk, found = cycle.desk, dict[str, list[str]]()
+    if desk.repaired is None:
+        desk.repaired = [key for key in cycle.placements if key in cycle.snapshot.running]
+    for key in (*_told(cycle), *desk.repaired):
+        found.setdefault(cycle.snapshot.running[key].unit.queue, []).append(key)
+    return found
+
+
+def _starting(cycle: Cycle) -> dict[str, list[tuple[Unit, Sums]]]:
+    """By queue: units that got room in this decision, or are promised some, and how much."""
+    desk = cycle.desk
+    for key in itertools.islice(cycle.placements, desk.seen, None):
+        if key in cycle.held and key in cycle.snapshot.waiting:
+            unit = cycle.snapshot.waiting[key]
+            desk.starting.setdefault(unit.queue, []).append((unit, cycle.held[key]))
+    desk.seen = len(cycle.placements)
+    found = desk.starting
+    if cycle.nominations:
+        found = {queue: list(units) for queue, units in found.items()}
+        for key in sorted(cycle.nominations):
+            unit = cycle.snapshot.waiting[key]
+            found.setdefault(unit.queue, []).append((unit, cycle.need(unit)))
+    return found
 
 
 def _tree_without_told(cycle: Cycle) -> Tree:

@@ -8,9 +8,11 @@ array operations. It says who is there, never who may be stopped.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import chain, repeat
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -97,9 +99,11 @@ def join(flats: Sequence[Flat], sizes: Sequence[int]) -> Flat:
 class Columns:
     """The pieces of one queue, sorted by key, the least of a unit before its surplus."""
 
-    pieces: tuple[Piece, ...]
-    rows: dict[str, list[int]]
-    """Unit -> its rows."""
+    pieces: list[Piece]
+    keys: list[str]
+    """Of the units."""
+    first: Ints
+    """Unit -> the row of its least; its surplus follows."""
     least: Ints
     """Row -> the row of the same unit's least; its own, if that is what it is."""
     priority: Ints
@@ -113,6 +117,14 @@ class Columns:
     leaving: Mask
     flat: Flat
     held: dict[str, Ints] = dataclasses.field(default_factory=dict)
+
+    def rows(self, key: str) -> slice:
+        """Where the pieces of one unit are."""
+        at = bisect.bisect_left(self.keys, key)
+        if at == len(self.keys) or self.keys[at] != key:
+            return slice(0, 0)
+        after = self.first[at + 1] if at + 1 < len(self.keys) else len(self.pieces)
+        return slice(int(self.first[at]), int(after))
 
     def held_of(self, resource: str) -> Ints:
         found = self.held.get(resource)
@@ -131,31 +143,38 @@ class Roster:
         """Units of which some members were told to go."""
         self._queues: dict[str, dict[str, tuple[Piece, ...]]] = {}
         self._columns: dict[str, Columns] = {}
+        self._changed: dict[str, set[str]] = {}
+        """Queue -> units that came or went since its columns were laid out."""
 
     def enter(self, cluster: Cluster, running: Running, held: Sums) -> None:
         unit = running.unit
         self._queues.setdefault(unit.queue, {})[unit.key] = pieces_of(cluster, running, held)
-        self._columns.pop(unit.queue, None)
+        self._changed.setdefault(unit.queue, set()).add(unit.key)
         if running.leaving:
             self.leaving[unit.key] = None
 
     def leave(self, running: Running) -> None:
         unit = running.unit
         self._queues[unit.queue].pop(unit.key, None)
-        self._columns.pop(unit.queue, None)
+        self._changed.setdefault(unit.queue, set()).add(unit.key)
         self.leaving.pop(unit.key, None)
 
     def queues(self) -> list[str]:
         """Those in which anything runs."""
         return sorted(name for name, units in self._queues.items() if units)
 
-    def pieces(self, queue: str, key: str) -> tuple[Piece, ...]:
-        return self._queues.get(queue, {}).get(key, ())
-
     def columns(self, queue: str, resources: int) -> Columns:
-        found = self._columns.get(queue)
-        if found is None:
-            found = self._columns[queue] = _columns(self._queues.get(queue, {}), resources)
+        """Laid out anew, or, where little changed, patched."""
+        known, changed = self._columns.get(queue), self._changed.pop(queue, set())
+        if known is not None and not changed:
+            return known
+        units = self._queues.get(queue, {})
+        if known is None or 4 * len(changed) > len(units):
+            found = _columns(units, resources)
+        else:
+            new = _columns({key: units[key] for key in changed & units.keys()}, resources)
+            found = _patched(known, changed, new)
+        self._columns[queue] = found
         return found
 
 
@@ -217,29 +236,78 @@ def _piece(
     return Piece(running, seats, is_surplus, held, size, tuple(members), tuple(grants))
 
 
-def _columns(units: dict[str, tuple[Piece, ...]], resources: int) -> Columns:
+def _columns(units: Mapping[str, tuple[Piece, ...]], resources: int) -> Columns:
     keys = sorted(units)
-    pieces = tuple(chain.from_iterable(units[key] for key in keys))
-    rows: dict[str, list[int]] = {}
-    least: list[int] = []
-    for key in keys:
-        first = len(least)
-        rows[key] = list(range(first, first + len(units[key])))
-        least += [first] * len(units[key])
+    pieces = list(chain.from_iterable(units[key] for key in keys))
     running = [piece.running for piece in pieces]
     started = np.array([each.started for each in running], np.float64)
     saved = [each.started if each.checkpoint_at is None else each.checkpoint_at for each in running]
+    surplus_rows = np.array([piece.surplus for piece in pieces], np.bool_)
     return Columns(
         pieces,
-        rows,
-        np.array(least, np.int64),
+        keys,
+        np.flatnonzero(~surplus_rows),
+        _least(surplus_rows),
         np.array([each.unit.priority for each in running], np.int64),
         started,
         np.maximum(started, np.array(saved, np.float64)),
         np.array([each.protected_until for each in running], np.float64),
         np.array([piece.size for piece in pieces], np.int64),
         np.array([not each.unit.preemptible for each in running], np.bool_),
-        np.array([piece.surplus for piece in pieces], np.bool_),
+        surplus_rows,
         np.array([bool(each.leaving) for each in running], np.bool_),
         flatten(pieces, resources),
+    )
+
+
+def _least(surplus_rows: Mask) -> Ints:
+    rows = np.where(surplus_rows, 0, np.arange(len(surplus_rows)))
+    return np.maximum.accumulate(rows) if len(rows) else rows
+
+
+def _patched(old: Columns, changed: Set[str], new: Columns) -> Columns:
+    """Without the units that changed, with those that are there now, all in order."""
+    stays = np.ones(len(old.pieces), np.bool_)
+    for key in changed:
+        stays[old.rows(key)] = False
+    kept = np.flatnonzero(stays)
+    kept_keys = [key for key in old.keys if key not in changed]
+    kept_first = np.flatnonzero(~old.surplus[kept])
+    units_before = [bisect.bisect_left(kept_keys, key) for key in new.keys]
+    starts = np.append(kept_first, len(kept))[units_before]
+    lengths = np.diff(np.append(new.first, len(new.pieces)))
+    order = np.insert(
+        np.arange(len(kept)),
+        np.repeat(starts, lengths),
+        len(kept) + np.arange(len(new.pieces)),
+    )
+
+    def merged(name: str) -> npt.NDArray[Any]:
+        values = np.concatenate([getattr(old, name)[kept], getattr(new, name)])[order]
+        return np.asarray(values)
+
+    pieces = [old.pieces[i] for i in kept.tolist()] + new.pieces
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    flat = join([old.flat.only(kept), new.flat], [len(kept), len(new.pieces)])
+    surplus_rows = merged("surplus")
+    held = {
+        resource: np.concatenate([amounts_held[kept], new.held_of(resource)])[order]
+        for resource, amounts_held in old.held.items()
+    }
+    return Columns(
+        [pieces[i] for i in order.tolist()],
+        sorted([*kept_keys, *new.keys]),
+        np.flatnonzero(~surplus_rows),
+        _least(surplus_rows),
+        merged("priority"),
+        merged("started"),
+        merged("since"),
+        merged("protected"),
+        merged("size"),
+        merged("firm"),
+        surplus_rows,
+        merged("leaving"),
+        dataclasses.replace(flat, seat_of=place[flat.seat_of], grant_of=place[flat.grant_of]),
+        held,
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import amounts, order, place, roster
+from windlass.core import order, place, roster
 from windlass.core.facts import Unit
 from windlass.core.queues import Sums, Tree
 from windlass.core.roster import Columns, Flat, Piece
@@ -47,8 +47,10 @@ class Claim:
     """As it will be when everybody who was told to go is gone."""
     inside: bool
     """Its queue stays inside its guarantee with it."""
-    departed: frozenset[str]
-    """Units that are already told to go, or start only now: never victims."""
+    departed: Mapping[str, Sequence[str]]
+    """Queue -> units of it that are already told to go, or are being repaired: never victims."""
+    starting: Mapping[str, Sequence[tuple[Unit, Sums]]]
+    """Queue -> units that got room in this decision, or are promised some, and how much."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +80,7 @@ def pool(cycle: Cycle, claim: Claim) -> Pool:
     known, resources = cycle.snapshot.roster, len(cycle.scene.cluster.resources)
     found: list[tuple[Columns, Mask, Ints, bool]] = []
     own = known.columns(claim.unit.queue, resources)
-    mask = _outranked(cycle, claim, own) & _evictable(claim, own)
+    mask = _outranked(cycle, claim, own) & _evictable(claim, claim.unit.queue, own)
     if mask.any():
         kinds = (
             np.where(own.surplus, SURPLUS, OUTRANKED) if claim.inside else np.zeros_like(own.size)
@@ -90,7 +92,7 @@ def pool(cycle: Cycle, claim: Claim) -> Pool:
             continue
         columns = known.columns(name, resources)
         mask, straddling = borrowers.of(name, columns)
-        mask = mask & _evictable(claim, columns)
+        mask = mask & _evictable(claim, name, columns)
         if mask.any():
             kinds = np.where(straddling, STRADDLING, BORROWED)
             kinds[columns.surplus] = SURPLUS
@@ -98,10 +100,10 @@ def pool(cycle: Cycle, claim: Claim) -> Pool:
     return _joined(found, cycle.now, resources)
 
 
-def _evictable(claim: Claim, columns: Columns) -> Mask:
+def _evictable(claim: Claim, queue: str, columns: Columns) -> Mask:
     mask = ~columns.firm & ~columns.leaving
-    for key in claim.departed & columns.rows.keys():
-        mask[columns.rows[key]] = False
+    for key in claim.departed.get(queue, ()):
+        mask[columns.rows(key)] = False
     return np.asarray(mask)
 
 
@@ -179,7 +181,6 @@ class _Borrowers:
         self._cycle, self._claim, self._hoped = cycle, claim, hoped
         self._scarce = sorted(claim.scarce & claim.tree.guaranteed)
         self._resources = len(cycle.scene.cluster.resources)
-        self._starting = _starting(cycle)
         self._known: dict[str, dict[str, tuple[Mask, Mask]]] = {}
 
     def of(self, name: str, columns: Columns) -> tuple[Mask, Mask]:
@@ -220,7 +221,7 @@ class _Borrowers:
         lower = np.concatenate([groups[name][1] for name in names])
         partly = np.concatenate([groups[name][2] for name in names])
         held = np.stack([np.concatenate([c.held_of(r) for c in columns]) for r in self._scarce])
-        held[:, self._departed(columns)] = 0
+        held[:, self._told_to_go(names, columns)] = 0
         room = np.array([max(0, guarantee.get(r, 0)) for r in self._scarce], np.int64)
         inside, straddles = self._fill(names, columns, lower, held, room)
         outside = lower & ~inside & (held > 0).any(axis=0)
@@ -267,34 +268,21 @@ class _Borrowers:
         self, names: Sequence[str], held: Ints, priority: Ints
     ) -> tuple[Ints, Ints, int]:
         """Units that start in this very decision count too; they are nobody's victims yet."""
-        rows = [each for name in names for each in self._starting.get(name, ())]
+        rows = [each for name in names for each in self._claim.starting.get(name, ())]
         if not rows:
             return held, priority, 0
         sums = np.array([[s.get(r, 0) for _, s in rows] for r in self._scarce], np.int64)
         priorities = np.array([unit.priority for unit, _ in rows], np.int64)
         return np.hstack([held, sums]), np.append(priority, priorities), len(rows)
 
-    def _departed(self, columns: Sequence[Columns]) -> Mask:
+    def _told_to_go(self, names: Sequence[str], columns: Sequence[Columns]) -> Mask:
         masks = []
-        for each in columns:
+        for name, each in zip(names, columns, strict=True):
             mask = each.leaving.copy()
-            for key in self._claim.departed & each.rows.keys():
-                mask[each.rows[key]] = key not in self._cycle.placements
+            for key in self._claim.departed.get(name, ()):
+                mask[each.rows(key)] = key not in self._cycle.placements
             masks.append(mask)
         return np.concatenate(masks)
-
-
-def _starting(cycle: Cycle) -> dict[str, list[tuple[Unit, Sums]]]:
-    """Queue -> units that got room in this decision, or are promised some, and how much."""
-    found: dict[str, list[tuple[Unit, Sums]]] = {}
-    for promised in (cycle.placements, cycle.nominations):
-        for key in sorted(promised):
-            unit = cycle.snapshot.waiting.get(key)
-            if unit is not None:
-                seats = promised[key].seats
-                held = amounts.of_seats(cycle.scene.cluster, unit.roles, seats)
-                found.setdefault(unit.queue, []).append((unit, held))
-    return found
 
 
 def _fill_up(sequence: Ints, held: Ints, room: Ints, inside: Mask) -> Ints:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from windlass.core import cycle, state
 from windlass.core.facts import (
-    Constraint,
     Device,
     DeviceRequest,
     Facts,
@@ -109,8 +108,7 @@ class World:
                 new = Running(who, placement.seats, self.now)
                 events.append(state.NominationGone(placement.unit))
             events.append(state.Holds(new))
-        for each in self.decision.nominations:
-            events.append(state.Nominated(each))
+        events += [state.Nominated(each) for each in self.decision.nominations]
         for eviction in self.decision.evictions:
             old = running[eviction.unit]
             told = (*old.leaving, *eviction.seats)
