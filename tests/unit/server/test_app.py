@@ -347,7 +347,11 @@ async def test_without_a_way_to_the_node_that_is_said(served: Served, what: str)
 
 @pytest.mark.parametrize("path", ["/version", "/api", "/apis/windlass.dev", MAPS, "/healthz"])
 async def test_a_slash_at_the_end_changes_nothing(served: Served, path: str) -> None:
-    assert (await served.call("GET", path + "/")).body == (await served.call("GET", path)).body
+    bodies = [(await served.call("GET", asked)).body for asked in (path + "/", path)]
+    for body in bodies:
+        if isinstance(body, dict) and "items" in body:
+            del body["metadata"]["resourceVersion"]  # noting a token's use moves it on
+    assert bodies[0] == bodies[1]
 
 
 async def test_collections_are_deleted_by_selector(served: Served) -> None:
