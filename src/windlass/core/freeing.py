@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import place, reserve, sparing
+from windlass.core import amounts, place, reserve, sparing
 from windlass.core.choosing import PARTITIONED
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Role, Seat, Unit
@@ -106,13 +106,28 @@ class Trial:
                 crowd.leave(dataclasses.replace(piece.running, seats=piece.seats))
         scene = Scene(cluster, self.cycle.work, crowd, scorer=self.cycle.scene.scorer)
         scene.within = self.within if within is None else within
-        answer: tuple[Seat, ...] | Failure = Failure(self.wishes[0].role, self.wishes[0].count, 0)
+        failure = Failure(self.wishes[0].role, self.wishes[0].count, 0)
+        answer: tuple[Seat, ...] | Failure = failure
         for model in models:
             scene.model = model
+            mark = cluster.mark()
             answer = place.place(scene, self.unit, self.wishes)
-            if not isinstance(answer, Failure):
-                break
+            if isinstance(answer, Failure):
+                continue
+            if self.may_hold(cluster, answer, gone):
+                return answer
+            cluster.rollback(mark)
+            answer = failure
         return answer
+
+    def may_hold(self, cluster: Cluster, seats: tuple[Seat, ...], gone: Mask) -> bool:
+        """Whether quotas allow the models that were found, where any speaks of models."""
+        tree, queue = self.claim.tree, self.unit.queue
+        limits = [resource for name in tree.path(queue) for resource in tree.queues[name].limit]
+        if not any("/" in resource for resource in (*limits, *tree.guaranteed)):
+            return True
+        held = amounts.of_seats(cluster, self.unit.roles, seats)
+        return sparing.Books(self.claim, self.pool, gone).allow(held)
 
 
 def has_hope(cycle: Cycle, unit: Unit, cluster: Cluster) -> bool:

@@ -23,7 +23,7 @@ from windlass.core.cluster import Cluster
 from windlass.core.facts import Eviction, Nomination, Seat, Unit
 from windlass.core.freeing import Plan, Trial
 from windlass.core.place import Failure
-from windlass.core.queues import Shortage, Sums, Tree, sum_of
+from windlass.core.queues import Shortage, Sums, Tree
 from windlass.core.roster import Flat, Piece
 from windlass.core.victims import Claim, Pool
 
@@ -224,17 +224,16 @@ def _wake_when_unprotected(trial: Trial) -> None:
 
 def _commit(cycle: Cycle, unit: Unit, pool: Pool, plan: Plan) -> None:
     told, freed = _told(cycle), dict[str, Sums]()
+    reasons = {unit.queue: f"a unit that comes before it in queue {unit.queue} needs the room"}
     for piece in _who_goes(cycle, pool, plan):
-        members = tuple((seat.role, seat.index) for seat in piece.seats)
+        members = tuple([(seat.role, seat.index) for seat in piece.seats])
         queue = piece.running.unit.queue
-        reason = (
-            f"a unit that comes before it in queue {unit.queue} needs the room"
-            if queue == unit.queue
-            else f"queue {unit.queue} takes back what it is guaranteed"
-        )
+        reason = reasons.setdefault(queue, f"queue {unit.queue} takes back what it is guaranteed")
         cycle.evictions.append(Eviction(piece.key, members, unit.key, reason))
         told[piece.key] = piece
-        freed[queue] = sum_of([freed.get(queue, {}), piece.held])
+        sums = freed.setdefault(queue, {})
+        for resource, amount in piece.held.items():
+            sums[resource] = sums.get(resource, 0) + amount
     cycle.desk.leaving = None
     cycle.nominations[unit.key] = Nomination(unit.key, plan.seats)
     cycle.hold(unit, plan.seats)

@@ -457,6 +457,20 @@ def test_a_share_takes_the_place_of_one_share():
     settles(world, "hi")
 
 
+def test_a_models_limit_is_respected_and_another_model_freed():
+    def of(model: str) -> Node:
+        devices = tuple(Device(f"g{i}", "gpu", model, memory=80) for i in range(2))
+        return Node(f"n-{model}", {"cpu": 64_000}, devices, path=("r",))
+
+    queue = Queue("q", limit={"gpu/h100": 1000})
+    world = World([of("h100"), of("a100")], [queue])
+    either = Role("w", 1, 1, {"cpu": 1000}, (DeviceRequest("gpu", 2, models=("h100", "a100")),))
+    world.run(unit("x", "q", priority=1), "n-h100").run(unit("y", "q", priority=2), "n-a100")
+    world.wait(Unit("hi", "q", (either,), priority=9)).decide()
+    assert world.evicted == {"y": 1}
+    settles(world, "hi")
+
+
 def test_a_host_port_is_freed_by_who_holds_it():
     world = World([node("n1")], [Queue("q")])
     world.start(unit("x", "q", ports=(80,), priority=1), unit("y", "q", priority=0))
