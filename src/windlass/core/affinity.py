@@ -7,7 +7,6 @@ such terms never come here unless somebody who runs keeps others away.
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -37,7 +36,10 @@ class Crowd:
         self._repelling: dict[str, Counter[tuple[Affinity, str]]] = {}
 
     def fork(self) -> Crowd:
-        return copy.deepcopy(self)
+        twin = Crowd()
+        twin._at = {node: table.copy() for node, table in self._at.items()}
+        twin._repelling = {node: table.copy() for node, table in self._repelling.items()}
+        return twin
 
     @property
     def repels(self) -> bool:
@@ -46,6 +48,10 @@ class Crowd:
 
     def enter(self, running: Running) -> None:
         self._move(running.unit, running.seats, 1)
+
+    def seat(self, unit: Unit, seats: Sequence[Seat]) -> None:
+        """Members that a decision has placed."""
+        self._move(unit, seats, 1)
 
     def leave(self, running: Running) -> None:
         self._move(running.unit, running.seats, -1)
@@ -97,7 +103,6 @@ def place(scene: Scene, unit: Unit, wishes: Sequence[Wish]) -> tuple[Seat, ...] 
         mark, crowd = scene.cluster.mark(), scene.crowd.fork()
         answer = _place_in(scene, crowd, unit, wishes, where)
         if not isinstance(answer, placing.Failure):
-            scene.crowd = crowd
             return answer
         scene.cluster.rollback(mark)
         failure = answer

@@ -58,17 +58,20 @@ class Cluster:
     def __len__(self) -> int:
         return len(self.nodes)
 
-    def fork(self) -> Cluster:
-        """An independent copy of what can change; facts about nodes are shared."""
-        self.sync()
+    def fork(self, shapes: Iterable[Shape] | None = None) -> Cluster:
+        """An independent copy of what can change; facts about nodes are shared. What is kept per
+        shape comes along, or only that of the shapes named."""
         twin = copy.copy(self)
+        if shapes is None:
+            self.sync()
+            twin._caps = {shape: caps.copy() for shape, caps in self._caps.items()}
+        else:
+            twin._caps = {shape.id: self.caps(shape).copy() for shape in shapes}
         twin.free = self.free.copy()
         twin.open = self.open.copy()
         twin.bank = self.bank.fork()
         twin.ports = {port: set(where) for port, where in self.ports.items()}
-        twin._masks = dict(self._masks)
-        twin._caps = {shape: caps.copy() for shape, caps in self._caps.items()}
-        twin._synced = dict.fromkeys(self._caps, 0)
+        twin._synced = dict.fromkeys(twin._caps, 0)
         twin._touched = []
         twin._undo = []
         return twin
@@ -200,6 +203,22 @@ class Cluster:
             where.add(node) if sign < 0 else where.discard(node)
         self._touched.append(node)
 
+    def shift(self, members: Ints, devices: Ints, sign: int) -> None:
+        """Gives back (+1) or takes (-1) rows of `releases` all at once; there is no undo."""
+        if not members.shape[1] and not devices.shape[1]:
+            return
+        changed = np.zeros(len(self), np.bool_)
+        changed[members[0]] = True
+        for column, amounts in enumerate(members[1:]):
+            np.add.at(self.free[column], members[0], sign * amounts)
+        changed[self.bank.shift(devices, sign)] = True
+        self._touched += np.flatnonzero(changed).tolist()
+
+    def shift_port(self, port: int, node: int, sign: int) -> None:
+        where = self.ports.setdefault(port, set())
+        where.add(node) if sign < 0 else where.discard(node)
+        self._touched.append(node)
+
     # --- trying things out
 
     def mark(self) -> int:
@@ -224,10 +243,22 @@ class Cluster:
         ports = tuple(port for port, where in self.ports.items() if node in where)
         self._undo.append((node, self.free[:, node].copy(), self.bank.row(node), ports))
 
-    def is_sound(self, names: Iterable[str]) -> bool:
-        """Whether nothing on these nodes is overdrawn."""
-        where = [self.index[name] for name in names if name in self.index]
-        return bool((self.free[:, where] >= 0).all()) and self.bank.is_sound(where)
+    def serves(self, role: Role, seat: Seat) -> bool:
+        """Whether the node and the devices of a seat are there and take such members at all."""
+        node = self.index.get(seat.node)
+        if node is None or not (self.open[node] and self.mask(role.constraint)[node]):
+            return False
+        return self.bank.has(node, seat.grants)
+
+    def admits(self, role: Role, seat: Seat) -> bool:
+        """Whether what a seat holds is free, down to the very devices."""
+        node, shape = self.index[seat.node], self.shape_of(role)
+        return (
+            not shape.unknown
+            and all(self.free[column, node] >= need for column, need in shape.needs)
+            and not any(node in self.ports.get(port, ()) for port in shape.ports)
+            and self.bank.admits(node, seat.grants)
+        )
 
     # --- sums
 
@@ -239,6 +270,17 @@ class Cluster:
             for name, column in self.resources.items()
         }
         return sums | self.bank.totals(usable)
+
+    def domain_of(self, level: str, names: Iterable[str]) -> Mask | None:
+        """The nodes that stand with any of these in one domain of a level; None: no such level,
+        or none of these nodes is there."""
+        here = [self.index[name] for name in names if name in self.index]
+        if not here or level not in ("node", *self.levels):
+            return None
+        ids = np.arange(len(self))
+        if level in self.levels:
+            ids = self.domains[self.levels.index(level)]
+        return np.isin(ids, ids[here])
 
     def by_domain(self, level: int, caps: Ints) -> Ints:
         """Sums of a per-node count over the domains of a level."""

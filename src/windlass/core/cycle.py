@@ -9,9 +9,23 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from windlass.core import amounts, elastic, order, place, preempt, repair, reserve, verdicts, wanted
+from windlass.core import (
+    amounts,
+    elastic,
+    models,
+    order,
+    place,
+    preempt,
+    releases,
+    repair,
+    reserve,
+    verdicts,
+    wanted,
+)
+from windlass.core.cluster import Cluster
 from windlass.core.facts import (
     Decision,
     Eviction,
@@ -26,7 +40,7 @@ from windlass.core.facts import (
     Wanted,
 )
 from windlass.core.place import Failure, Scene, Wish, Work
-from windlass.core.queues import SHARE_UNIT, Sums
+from windlass.core.queues import SHARE_UNIT, Shortage, Sums
 from windlass.core.shapes import Shape
 from windlass.core.state import Snapshot
 from windlass.kinds.reasons import Reason
@@ -38,13 +52,15 @@ def decide(snapshot: Snapshot, now: float, policy: Policy = Policy()) -> Decisio
     cycle.keep_promises()
     # 2. A gang that lost members comes first: until it is whole again it wastes what it holds.
     repair.repair(cycle)
-    # 3. Everybody who waits, in the order of the tree and of each queue: start, or make room, or
+    # 3. Starts that were promised last time bind everybody, where they still can be kept.
+    reserve.recall(cycle)
+    # 4. Everybody who waits, in the order of the tree and of each queue: start, or make room, or
     #    reserve, or say why not. Whoever comes later cannot delay a reservation made here.
     for unit in cycle.turns():
         cycle.consider(unit)
-    # 4. What nobody needed goes to units that can use more than their least.
+    # 5. What nobody needed goes to units that can use more than their least.
     elastic.grow(cycle)
-    # 5. Which nodes that do not exist yet would help those who still wait.
+    # 6. Which nodes that do not exist yet would help those who still wait.
     wanted.look(cycle)
     return cycle.decision()
 
@@ -76,10 +92,11 @@ class Cycle:
         self.verdicts: dict[str, Verdict] = {}
         self.wanted: list[Wanted] = []
         self.wake: list[float] = []
+        self.desk = preempt.Desk()
         self._stuck: dict[object, Stuck] = {}
         self._blocked: set[tuple[str, str]] = set()
         """(strict queue, resource class) whose head waits."""
-        self._reserved: dict[str, int] = {}
+        self.ledger = releases.Ledger(snapshot.releases)
         self._needs: dict[str, Sums] = {}
         self._most: dict[int, int] = {}
         self.scarce: dict[int, tuple[str, int]] = {}
@@ -90,14 +107,27 @@ class Cycle:
     def keep_promises(self) -> None:
         for key, nomination in sorted(self.snapshot.nominations.items()):
             unit = self.snapshot.waiting.get(key)
-            if unit is None:
-                continue  # the gainer went away; the promise with it
-            self.hold(unit, nomination.seats)
-            if self.scene.cluster.is_sound({seat.node for seat in nomination.seats}):
-                self.placements[key] = Placement(key, nomination.seats)
+            if unit is None or not self._still_stands(unit, nomination):
+                continue  # the gainer or its place went away; the promise with it
+            if not preempt.comes_free(self, unit, nomination.seats):
+                continue  # who was told to go did not, or somebody came between: think again
+            waits = self.tree.shortage(unit.queue, self.need(unit), firm=not unit.preemptible)
+            if waits is None and sit_down(self.scene.cluster, unit, nomination.seats):
+                self.commit(unit, nomination.seats)
             else:
+                self.hold(unit, nomination.seats)
                 self.nominations[key] = nomination
                 self.verdicts[key] = verdicts.being_freed(unit)
+
+    def _still_stands(self, unit: Unit, nomination: Nomination) -> bool:
+        """Whether the nominated places are still there and the unit still wants them."""
+        roles = {role.name: role for role in unit.roles}
+        wanted = {wish.role.name: wish.count for wish in place.least_of(unit)}
+        return (
+            unit.held is None
+            and Counter(seat.role for seat in nomination.seats) == wanted
+            and all(self.scene.cluster.serves(roles[s.role], s) for s in nomination.seats)
+        )
 
     def hold(self, unit: Unit, seats: Sequence[Seat]) -> None:
         """Takes room that is promised, whether or not others still sit on it."""
@@ -106,8 +136,9 @@ class Cycle:
             self.scene.cluster.occupy(roles[seat.role], seat)
         held = amounts.of_seats(self.scene.cluster, unit.roles, seats)
         self.tree.add(unit.queue, held, firm=not unit.preemptible)
+        reserve.also_take(self, unit, seats, self.expected_end(unit))
 
-    # --- 3
+    # --- 4
 
     def turns(self) -> Iterator[Unit]:
         """Waiting units, always the head of the queue whose turn it is."""
@@ -144,6 +175,7 @@ class Cycle:
         """One waiting unit: it starts, or somebody makes room, or it gets a verdict."""
         if unit.key in self.placements or unit.key in self.nominations:
             return
+        promise = reserve.lift(self, unit)
         refusal = self._refusal(unit)
         if refusal is not None:
             self.verdicts[unit.key] = refusal
@@ -153,12 +185,27 @@ class Cycle:
             if not preempt.within_queue(self, unit, shortage):
                 self._wait(unit, verdicts.over_quota(unit, shortage))
             return
-        failure = self.start(unit)
-        if failure is None or preempt.make_room(self, unit, failure):
+        narrowed = models.permitted(self.scene.cluster, self.tree, unit)
+        if isinstance(narrowed, Shortage):
+            self._wait(unit, verdicts.over_quota(unit, narrowed))
             return
-        if self.may_reserve(unit):
-            reserve.reserve(self, unit)
-        self._wait(unit, verdicts.no_room(self, unit, failure))
+        self._find_room(narrowed, promise)
+
+    def _find_room(self, unit: Unit, promise: reserve.Held | None) -> None:
+        """For a unit that its quotas let start."""
+        beside = reserve.crossed(self, unit, self.expected_end(unit))
+        kept = reserve.shortage(self, unit, self.need(unit), beside) if beside else None
+        if kept is not None:
+            self._wait(unit, verdicts.over_quota(unit, kept))
+            return
+        failure = self.start(unit)
+        if failure is None or reserve.claim(self, unit, promise):
+            return
+        if preempt.make_room(self, unit, failure):
+            return
+        verdict = verdicts.no_room(self, unit, failure)
+        held = reserve.reserve(self, unit, promise) if self.may_reserve(unit) else None
+        self._wait(unit, verdicts.promised(verdict, held.start) if held else verdict)
 
     def _refusal(self, unit: Unit) -> Verdict | None:
         """What forbids the unit to start whatever is free."""
@@ -169,6 +216,8 @@ class Cycle:
         broken = self.tree.broken.get(unit.queue)
         if broken:
             return Verdict(unit.key, Reason.NO_SUCH_QUEUE, broken, queue=unit.queue)
+        if not place.least_of(unit):
+            return verdicts.no_members(unit)
         if unit.not_before > self.now:
             self.wake.append(unit.not_before)
             return verdicts.not_yet(unit)
@@ -178,31 +227,32 @@ class Cycle:
 
     def start(self, unit: Unit) -> Failure | None:
         """Places the least of a unit, with the best acceptable model; or says what is missing."""
-        failure: Failure | None = None
-        for model in models_of(unit):
+        failures: list[Failure] = []
+        for model in models.in_turn(unit):
             seats = self.try_place(unit, model)
             if not isinstance(seats, Failure):
                 self.commit(unit, seats)
                 return None
-            failure = seats if failure is None or seats.room > failure.room else failure
-        return failure
+            failures.append(seats)
+        best = max(failures, key=lambda failure: failure.room)
+        return dataclasses.replace(best, resolved=all(f.resolved for f in failures))
 
     def try_place(self, unit: Unit, model: str = "") -> tuple[Seat, ...] | Failure:
         """As `place.place`, but what is known to be stuck is not tried again."""
         wishes = place.least_of(unit)
-        late = self.runs_into_reservations(unit)
-        key = self._kind(unit, wishes, late, model)
+        end = self.expected_end(unit)
+        beside = reserve.crossed(self, unit, end)
+        key = self._kind(unit, wishes, beside, model)
         members = sum(wish.count for wish in wishes)
         known = self._stuck.get(key)
         if known is not None and members >= known.count:
-            return known.failure
+            return _as_told_to(known.failure, wishes)
         if self.work.exhausted:
             return Failure(wishes[0].role, wishes[0].count, 0, resolved=False)
         scene = self.scene
         scene.model = model
-        scene.ceilings = reserve.ceilings(self, wishes) if late else {}
-        answer = place.place(scene, unit, wishes)
-        scene.model, scene.ceilings = "", {}
+        answer = reserve.place_beside(self, unit, wishes, end, beside)
+        scene.model = ""
         if isinstance(answer, Failure):
             self._stuck[key] = Stuck(members, answer)
         return answer
@@ -216,6 +266,7 @@ class Cycle:
         self.held[unit.key] = held
         end = self.expected_end(unit)
         self.running[unit.key] = Running(unit, seats, self.now, end, self.now)
+        self.scene.crowd.seat(unit, seats)
         reserve.also_take(self, unit, seats, end)
 
     def _wait(self, unit: Unit, verdict: Verdict) -> None:
@@ -256,28 +307,22 @@ class Cycle:
 
     def may_reserve(self, unit: Unit) -> bool:
         """The first blocked heads of a queue get a promise, no more than its policy says."""
-        given = self._reserved.get(unit.queue, 0)
-        if given >= self.queue_of(unit).reserve:
-            return False
-        self._reserved[unit.queue] = given + 1
-        return True
+        given = sum(
+            held.unit.queue == unit.queue and reserve.binds(self, unit, held)
+            for held in self.reservations
+        )
+        return given < self.queue_of(unit).reserve
 
-    def runs_into_reservations(self, unit: Unit) -> bool:
-        """Whether the unit, started now, could still run when somebody was promised to start."""
-        if not self.reservations:
-            return False
-        end = self.expected_end(unit)
-        if end is None:
-            return not (self.policy.unknown_runtime == "preemptible" and unit.preemptible)
-        return end > min(held.reservation.start for held in self.reservations)
-
-    def _kind(self, unit: Unit, wishes: Sequence[Wish], late: bool, model: str) -> object:
+    def _kind(
+        self, unit: Unit, wishes: Sequence[Wish], beside: Sequence[reserve.Held], model: str
+    ) -> object:
         """Everything that the answer to "does it fit" depends on, but the number of members."""
         shapes = tuple(self.scene.cluster.shape_of(wish.role, model).id for wish in wishes)
         terms = tuple((w.role.affinities, w.role.spreads, w.role.labels) for w in wishes)
-        namespace = unit.namespace if any(a or s for a, s, _ in terms) else ""
+        apart = self.scene.crowd.repels or any(a or s for a, s, _ in terms)
+        namespace = unit.namespace if apart else ""
         counts = tuple(wish.count for wish in wishes) if len(wishes) > 1 else ()
-        return shapes, counts, unit.topology, late, terms, namespace
+        return shapes, counts, unit.topology, beside, terms, namespace
 
     def _held_by_user(self) -> dict[tuple[str, str], int]:
         shares: dict[tuple[str, str], int] = {}
@@ -307,10 +352,22 @@ class Cycle:
         )
 
 
-def models_of(unit: Unit) -> tuple[str, ...]:
-    """Acceptable models to try alone, best first, and at last any mix of them ("")."""
-    for role in unit.roles:
-        for request in role.devices:
-            if len(request.models) > 1:
-                return (*request.models, "")
-    return ("",)
+def _as_told_to(failure: Failure, wishes: Sequence[Wish]) -> Failure:
+    """What was missing for one unit, said of another of its kind that asks for as much or more."""
+    if len(wishes) > 1:
+        return failure
+    return dataclasses.replace(failure, role=wishes[0].role, wanted=wishes[0].count)
+
+
+def sit_down(cluster: Cluster, unit: Unit, seats: Sequence[Seat]) -> bool:
+    """Takes the very seats if all of them are free; else nothing."""
+    roles, mark = {role.name: role for role in unit.roles}, cluster.mark()
+    for seat in seats:
+        if not cluster.admits(roles[seat.role], seat):
+            cluster.rollback(mark)
+            return False
+        cluster.occupy(roles[seat.role], seat)
+    return True
+
+
+models_of = models.in_turn

@@ -37,6 +37,10 @@ class Row:
     unlocked: int
 
 
+_MOST_PARTS = 128
+"""Members that one device is counted for at most, where counting means trying."""
+
+
 class Bank:
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.devices = [node.devices for node in nodes]
@@ -77,8 +81,9 @@ class Bank:
 
     def _emptied(self) -> Bank:
         twin = copy.copy(self)
-        twin.compute, twin.memory = self._full
-        twin.mode = twin.used = np.zeros_like(self.mode)
+        twin.compute, twin.memory = (each.copy() for each in self._full)
+        twin.mode, twin.used = np.zeros_like(self.mode), np.zeros_like(self.used)
+        twin.unlocked = (self._full[0] > 0).sum(axis=1)
         return twin
 
     def fit_request(self, request: DeviceRequest, where: Ints) -> Ints:
@@ -133,7 +138,9 @@ class Bank:
         found = self._exact.get(key)
         if found is None:
             found = 0
-            while found < len(self.devices[node]) * 8 and self.take(shape, node) is not None:
+            while (
+                found < len(self.devices[node]) * _MOST_PARTS and self.take(shape, node) is not None
+            ):
                 found += 1
             self.restore(node, row)
             self._exact[key] = found
@@ -196,27 +203,90 @@ class Bank:
     def _move_one(self, node: int, j: int, grant: Grant, sign: int) -> None:
         self.compute[node, j] += sign * grant.compute
         self.memory[node, j] += sign * grant.memory
-        if grant.form == "ratio":
-            self.used[node, j] -= sign
-            mode = RATIO + grant.ratio
-        elif grant.form == "partition":
-            device = self.devices[node][j]
-            bits = choosing.occupied(device, grant.profile, grant.start)
-            self.used[node, j] = (
-                (self.used[node, j] | bits) if sign < 0 else (self.used[node, j] & ~bits)
-            )
-            mode = PARTITIONED
+        mode, used = self._mark(node, j, grant)
+        if mode != PARTITIONED:
+            self.used[node, j] -= sign * used
+        elif sign < 0:
+            self.used[node, j] |= used
         else:
-            mode = HELD if grant.form == "whole" else SHARED
+            self.used[node, j] &= ~used
         full_compute, full_memory = self._full[0][node, j], self._full[1][node, j]
         free = self.compute[node, j] == full_compute and self.memory[node, j] == full_memory
         now = UNLOCKED if free and not self.used[node, j] else mode
         self.unlocked[node] += (now == UNLOCKED) - (int(self.mode[node, j]) == UNLOCKED)
         self.mode[node, j] = now
 
-    def is_sound(self, where: Sequence[int]) -> bool:
-        """Whether no device of these nodes was given out twice."""
-        return bool((self.compute[where] >= 0).all() and (self.memory[where] >= 0).all())
+    def footprint(self, node: int, grants: Sequence[Grant]) -> list[tuple[int, int, int, int, int]]:
+        """Grants as rows for `shift`: the device's flat number, compute, memory, used, mode."""
+        width, rows = self.compute.shape[1], []
+        for grant in grants:
+            j = self.place[node].get(grant.device)
+            if j is not None:
+                mode, used = self._mark(node, j, grant)
+                rows.append((node * width + j, grant.compute, grant.memory, used, mode))
+        return rows
+
+    def _mark(self, node: int, j: int, grant: Grant) -> tuple[int, int]:
+        """The mode that a grant puts its device in, and what it adds to `used`."""
+        if grant.form == "ratio":
+            return RATIO + grant.ratio, 1
+        if grant.form == "partition":
+            bits = choosing.occupied(self.devices[node][j], grant.profile, grant.start)
+            return PARTITIONED, bits
+        return (HELD if grant.form == "whole" else SHARED), 0
+
+    def shift(self, rows: Ints, sign: int) -> Ints:
+        """Gives back (+1) or takes (-1) many footprints at once; says which nodes changed."""
+        if not rows.shape[1]:
+            return np.zeros(0, np.int64)
+        flat, compute, memory, used, mode = rows
+        for array, amounts in ((self.compute, compute), (self.memory, memory), (self.used, -used)):
+            np.add.at(array.reshape(-1), flat, sign * amounts)
+        if sign > 0:
+            full = [array.reshape(-1)[flat] for array in self._full]
+            free = (self.compute.reshape(-1)[flat] == full[0]) & (self.used.reshape(-1)[flat] == 0)
+            free &= self.memory.reshape(-1)[flat] == full[1]
+            self.mode.reshape(-1)[flat[free]] = UNLOCKED
+        else:
+            self.mode.reshape(-1)[flat] = mode
+        nodes = np.unique(flat // self.compute.shape[1])
+        there = self._full[0][nodes] > 0
+        self.unlocked[nodes] = ((self.mode[nodes] == UNLOCKED) & there).sum(axis=1)
+        return nodes
+
+    def has_room(self, rows: Ints) -> bool:
+        """Whether all these footprints fit at once."""
+        flat, compute, memory, used, mode = rows
+        left_compute, left_memory = self.compute.reshape(-1).copy(), self.memory.reshape(-1).copy()
+        np.subtract.at(left_compute, flat, compute)
+        np.subtract.at(left_memory, flat, memory)
+        now, taken = self.mode.reshape(-1)[flat], self.used.reshape(-1)[flat]
+        fits = (now == UNLOCKED) | ((now == mode) & (mode != HELD))
+        fits &= (left_compute[flat] >= 0) & (left_memory[flat] >= 0)
+        fits &= (mode != PARTITIONED) | ((taken & used) == 0)
+        after = taken + np.bincount(flat, used, minlength=self.used.size).astype(np.int64)[flat]
+        fits &= (mode < RATIO) | (after <= mode - RATIO)
+        return bool(fits.all())
+
+    def has(self, node: int, grants: Sequence[Grant]) -> bool:
+        """Whether the devices are there and well, whoever holds them."""
+        places = [self.place[node].get(grant.device) for grant in grants]
+        return all(j is not None and self.devices[node][j].healthy for j in places)
+
+    def admits(self, node: int, grants: Sequence[Grant]) -> bool:
+        """Whether all that the grants say is free: the amounts, the mode, the slots or slices."""
+        return all(self._admits_one(node, self.place[node][g.device], g) for g in grants)
+
+    def _admits_one(self, node: int, j: int, grant: Grant) -> bool:
+        mode, used = int(self.mode[node, j]), int(self.used[node, j])
+        wanted, part = self._mark(node, j, grant)
+        if self.compute[node, j] < grant.compute or self.memory[node, j] < grant.memory:
+            return False
+        if mode == UNLOCKED or wanted == HELD:
+            return mode == UNLOCKED
+        if wanted == PARTITIONED and mode == PARTITIONED:
+            return not used & part
+        return mode == wanted and (wanted == SHARED or used < grant.ratio)
 
     def row(self, node: int) -> Row:
         return Row(

@@ -104,6 +104,8 @@ class _Search:
         times = self.cycle.ledger.times
         lo = int(np.searchsorted(times, after, side="right"))
         hi = int(np.searchsorted(times, limit, side="left"))
+        if limit < float("inf") and lo < hi and not self._fits(float(times[hi - 1])):
+            return None  # at its end there is the most room
         while lo < hi and not self.given_up:
             first = _first(lo, hi, lambda at: self._fits(float(times[at])))
             if first is None:

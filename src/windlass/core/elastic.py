@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from windlass.core import amounts, order, place, reserve
+from windlass.core import amounts, order, repair, reserve
 from windlass.core.facts import Placement, Role, Running, Seat
 from windlass.core.place import Failure, Wish
 
@@ -27,12 +27,14 @@ def grow(cycle: Cycle) -> None:
 
 
 def _elastic(cycle: Cycle) -> list[Running]:
+    told_to_go = {eviction.unit for eviction in cycle.evictions}
     return [
         running
         for key, running in cycle.running.items()
         if running.unit.queue in cycle.tree.queues
         and not running.leaving
-        and all(eviction.unit != key for eviction in cycle.evictions)
+        and not repair.missing_members(running)
+        and key not in told_to_go
         and any(_count(running, role) < role.most for role in running.unit.roles)
     ]
 
@@ -52,20 +54,36 @@ def _add_members(cycle: Cycle, running: Running, role: Role) -> list[Seat]:
     added: list[Seat] = []
     taken = {seat.index for seat in running.seats if seat.role == role.name}
     for number in (n for n in range(role.most) if n not in taken):
-        wishes = [Wish(role, 1, number)]
-        need = amounts.of_wishes(cycle.scene.cluster, wishes)
-        if cycle.tree.shortage(unit.queue, need, firm=not unit.preemptible):
+        seats = _one_more(cycle, running, Wish(role, 1, number))
+        if not seats:
             break
-        late = cycle.runs_into_reservations(unit)
-        cycle.scene.ceilings = reserve.ceilings(cycle, wishes) if late else {}
-        answer = place.place(cycle.scene, unit, wishes)
-        cycle.scene.ceilings = {}
-        if isinstance(answer, Failure):
-            break
-        cycle.scene.cluster.settle()
-        cycle.tree.add(unit.queue, need, firm=not unit.preemptible)
-        added += answer
+        added += seats
     return added
+
+
+def _one_more(cycle: Cycle, running: Running, wish: Wish) -> tuple[Seat, ...]:
+    """A seat for one more member where quota, promises and its domain allow one; else none."""
+    unit, scene, end = running.unit, cycle.scene, running.expected_end
+    need = amounts.of_wishes(scene.cluster, [wish])
+    if cycle.tree.shortage(unit.queue, need, firm=not unit.preemptible):
+        return ()
+    beside = reserve.crossed(cycle, unit, end)
+    if beside and reserve.shortage(cycle, unit, need, beside):
+        return ()
+    mark, scene.within = scene.cluster.mark(), repair.near(cycle, running)
+    answer = reserve.place_beside(cycle, unit, [wish], end, beside)
+    scene.within = None
+    if isinstance(answer, Failure):
+        return ()
+    held = amounts.of_seats(scene.cluster, unit.roles, answer)
+    if cycle.tree.shortage(unit.queue, held, firm=not unit.preemptible):
+        scene.cluster.rollback(mark)  # of the model that was free, its queue may use no more
+        return ()
+    scene.cluster.settle()
+    scene.crowd.seat(unit, answer)
+    reserve.also_take(cycle, unit, answer, end)
+    cycle.tree.add(unit.queue, held, firm=not unit.preemptible)
+    return answer
 
 
 def _commit(cycle: Cycle, running: Running, added: tuple[Seat, ...]) -> None:
@@ -74,4 +92,3 @@ def _commit(cycle: Cycle, running: Running, added: tuple[Seat, ...]) -> None:
     seats = (*started.seats, *added) if started else added
     cycle.placements[unit.key] = Placement(unit.key, seats)
     cycle.running[unit.key] = dataclasses.replace(running, seats=(*running.seats, *added))
-    reserve.also_take(cycle, unit, added, running.expected_end)

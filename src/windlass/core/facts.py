@@ -328,6 +328,8 @@ class Facts:
     running: tuple[Running, ...] = ()
     waiting: tuple[Unit, ...] = ()
     nominations: tuple[Nomination, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
+    """What the last decision promised, in its order: a promise never gets later by itself."""
     levels: tuple[str, ...] = ()
     """Names of the levels of `Node.path`, widest first; the node itself is always the last."""
 
@@ -413,5 +415,7 @@ class Policy:
     grow: bool = True
     unknown_runtime: Literal["learned", "never", "preemptible"] = "learned"
     """Whether units that do not say how long they run may use reserved places until then."""
+    reservations: int = 8
+    """Blocked heads that are promised a start in one decision at most, over all queues."""
     placements: int = 0
     """Units placed in one decision at most; 0: no bound."""

@@ -43,6 +43,8 @@ class Failure:
     topology: bool = False
     """Enough in all, not enough in any one domain of the required level."""
     resolved: bool = True
+    reserved_until: float | None = None
+    """There is room, but it is promised to somebody from then on."""
 
 
 class Scorer(Protocol):
@@ -137,7 +139,7 @@ def _place_alike(scene: Scene, unit: Unit, wish: Wish) -> tuple[Seat, ...] | Fai
     total = int(caps.sum())
     if total < wish.count:
         return Failure(wish.role, wish.count, total)
-    best = 0
+    best, resolved = 0, True
     for where, sums in _domains(scene.cluster, unit.topology, caps, wish.count):
         if sums is not None:
             best = max(best, sums)
@@ -146,7 +148,8 @@ def _place_alike(scene: Scene, unit: Unit, wish: Wish) -> tuple[Seat, ...] | Fai
         seats = _sit(scene.cluster, shape, wish, counts)
         if seats is not None:
             return seats
-    return Failure(wish.role, wish.count, best, topology=True)
+        resolved = False  # what was counted could not be taken together: that proves nothing
+    return Failure(wish.role, wish.count, best, topology=True, resolved=resolved)
 
 
 def _domains(
@@ -318,6 +321,12 @@ def candidate_domains(
     cluster: Cluster, topology: Topology | None, caps: Ints, count: int
 ) -> Iterator[Where]:
     """Domains with room for the scarcest shape, tightest first, level by level."""
+    if topology is not None and topology.level == "node":
+        fitting = np.flatnonzero(caps >= count)
+        for node in fitting[np.lexsort((fitting, caps[fitting]))]:
+            yield fitting[fitting == node]
+        level = cluster.levels[-1] if cluster.levels else "node"
+        topology = topology if topology.required else Topology(level)
     if topology is not None and topology.level in cluster.levels:
         start = cluster.levels.index(topology.level)
         stop = start - 1 if topology.required else -1

@@ -9,8 +9,6 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from windlass.core import amounts, place
 from windlass.core.facts import Placement, Running, Seat
 from windlass.core.place import Failure, Mask, Wish
@@ -44,7 +42,11 @@ def missing_members(running: Running) -> dict[str, list[int]]:
 def _complete(cycle: Cycle, running: Running, missing: dict[str, list[int]]) -> None:
     unit = running.unit
     wishes = [Wish(r, len(missing[r.name])) for r in unit.roles if r.name in missing]
-    cycle.scene.within = _near(cycle, running)
+    if unit.queue in cycle.tree.queues and cycle.tree.shortage(
+        unit.queue, amounts.of_wishes(cycle.scene.cluster, wishes), firm=not unit.preemptible
+    ):
+        return  # others used its quota meanwhile
+    cycle.scene.within = near(cycle, running)
     answer = place.place(cycle.scene, dataclasses.replace(unit, topology=None), wishes)
     cycle.scene.within = None
     if isinstance(answer, Failure):
@@ -52,17 +54,16 @@ def _complete(cycle: Cycle, running: Running, missing: dict[str, list[int]]) -> 
     numbers = {name: iter(indexes) for name, indexes in missing.items()}
     seats = tuple(Seat(s.role, next(numbers[s.role]), s.node, s.grants) for s in answer)
     cycle.scene.cluster.settle()
+    cycle.scene.crowd.seat(unit, seats)
     held = amounts.of_seats(cycle.scene.cluster, unit.roles, seats)
     cycle.tree.add(unit.queue, held, firm=not unit.preemptible)
     cycle.placements[unit.key] = Placement(unit.key, seats)
     cycle.running[unit.key] = dataclasses.replace(running, seats=(*running.seats, *seats))
 
 
-def _near(cycle: Cycle, running: Running) -> Mask | None:
-    """The domain that the unit is bound to by those of its members that are left."""
-    topology, cluster = running.unit.topology, cycle.scene.cluster
-    if topology is None or not topology.required or topology.level not in cluster.levels:
+def near(cycle: Cycle, running: Running) -> Mask | None:
+    """The domain that the unit is bound to by those of its members that are there."""
+    topology = running.unit.topology
+    if topology is None or not topology.required:
         return None
-    ids = cluster.domains[cluster.levels.index(topology.level)]
-    here = {int(ids[cluster.index[s.node]]) for s in running.seats if s.node in cluster.index}
-    return np.isin(ids, list(here)) if here else None
+    return cycle.scene.cluster.domain_of(topology.level, (seat.node for seat in running.seats))

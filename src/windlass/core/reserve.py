@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from windlass.core import earliest, order, place, releases, verdicts
 from windlass.core.cluster import Cluster
-from windlass.core.facts import Eviction, Nomination, Reservation, Running, Seat, Unit
+from windlass.core.facts import Eviction, Nomination, Reservation, Role, Running, Seat, Unit
 from windlass.core.place import Failure, Wish
 from windlass.core.queues import Shortage
 
@@ -51,6 +51,7 @@ class Held:
     """Made, or made again, by this decision."""
     by_node: dict[int, list[int]] = dataclasses.field(default_factory=dict)
     """Node -> which of the seats are there."""
+    _rows: releases.Rows | None = None
 
     def __post_init__(self) -> None:
         for at, seat in enumerate(self.seats):
@@ -62,7 +63,13 @@ class Held:
 
     @property
     def rows(self) -> releases.Rows:
-        return releases.rows_of(self.shadow, self.unit, self.seats)
+        if self._rows is None:
+            self._rows = releases.rows_of(self.shadow, self.unit, self.seats)
+        return self._rows
+
+    def reseat(self, seats: list[Seat]) -> None:
+        """The same members on other devices of the same nodes."""
+        self.seats, self._rows = seats, None
 
     def on(self, node: int) -> list[Seat]:
         return [self.seats[at] for at in self.by_node.get(node, ())]
@@ -265,7 +272,9 @@ def _hold_again(cycle: Cycle, unit: Unit, old: Reservation) -> Held | None:
         if other.start <= start < other.end:
             rows = other.rows
             shadow.shift(rows.members, rows.devices, -1)
-    seats = sit_again(shadow, unit, old.seats)
+    seats: list[Seat] | None = list(old.seats)
+    if not _all_there(shadow, unit, old.seats):
+        seats = sit_again(shadow, unit, old.seats)
     if seats is None:
         shadow.rollback(0)
         for guest in _guests(cycle, {seat.node for seat in old.seats}, start):
@@ -276,6 +285,27 @@ def _hold_again(cycle: Cycle, unit: Unit, old: Reservation) -> Held | None:
     shadow.settle()
     end = FOREVER if unit.expected is None else start + unit.expected
     return Held(unit, start, end, seats, shadow, fresh=False)
+
+
+def _all_there(cluster: Cluster, unit: Unit, seats: Sequence[Seat]) -> bool:
+    """Takes the very seats, devices and all, if every one of them is free; else nothing."""
+    rows = releases.rows_of(cluster, unit, seats)
+    if rows.ports or not all(cluster.serves(role, seat) for role, seat in _cast(unit, seats)):
+        return False
+    if not cluster.bank.has_room(rows.devices):
+        return False
+    cluster.shift(rows.members, rows.devices, -1)
+    if cluster.free[:, rows.members[0]].min(initial=0) >= 0:
+        return True
+    cluster.shift(rows.members, rows.devices, +1)
+    return False
+
+
+def _cast(unit: Unit, seats: Sequence[Seat]) -> Iterator[tuple[Role, Seat]]:
+    """Of every role and node, one seat."""
+    roles = {role.name: role for role in unit.roles}
+    for role_and_node, seat in {(seat.role, seat.node): seat for seat in seats}.items():
+        yield roles[role_and_node[0]], seat
 
 
 def _has_terms(cycle: Cycle, unit: Unit) -> bool:
@@ -386,14 +416,15 @@ def _affected(beside: Iterable[Held], stay: Stay) -> list[Held]:
 def _admit(affected: Sequence[Held], stay: Stay, *, keep: bool) -> bool:
     """Seats a stay in the shadows it falls into; promised members may get other devices of the
     same node. False, and nothing is changed, when one of them has no room left."""
-    before = [(held, held.shadow.mark(), list(held.seats)) for held in affected]
+    before = [(held, held.shadow.mark(), held.seats) for held in affected]
     fits = all(_admit_on(affected, stay, name) for name in stay.by_name)
     for held, mark, seats in before:
         if fits and keep:
             held.shadow.settle()
         else:
             held.shadow.rollback(mark)
-            held.seats = seats
+            if held.seats is not seats:
+                held.reseat(seats)
     return fits
 
 
@@ -418,8 +449,10 @@ def _admit_on(affected: Sequence[Held], stay: Stay, name: str) -> bool:
             return False
         if after != before:
             changes.append(_Change(held.unit, held.start, held.end, before, after))
+            seats = list(held.seats)
             for at, seat in zip(held.by_node[node], after, strict=True):
-                held.seats[at] = seat
+                seats[at] = seat
+            held.reseat(seats)
     return True
 
 

@@ -11,12 +11,14 @@ import bisect
 import dataclasses
 from collections.abc import Iterable
 
-from windlass.core import amounts, order
+from windlass.core import amounts, facts_check, order
 from windlass.core.affinity import Crowd
 from windlass.core.cluster import Cluster
-from windlass.core.facts import Facts, Node, Nomination, Queue, Running, Unit
+from windlass.core.facts import Facts, Node, Nomination, Queue, Reservation, Running, Unit
 from windlass.core.predict import History
 from windlass.core.queues import Sums, Tree
+from windlass.core.releases import Releases
+from windlass.core.roster import Roster
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,29 +73,52 @@ class NominationGone:
     unit: str
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Promised:
+    """What a decision promised; it replaces what earlier ones did."""
+
+    reservations: tuple[Reservation, ...]
+
+
 Event = (
-    NodePut | NodeGone | QueuePut | QueueGone | Waits | Holds | Gone | Nominated | NominationGone
+    NodePut
+    | NodeGone
+    | QueuePut
+    | QueueGone
+    | Waits
+    | Holds
+    | Gone
+    | Nominated
+    | NominationGone
+    | Promised
 )
+
+
+BadFacts, refuse_bad = facts_check.BadFacts, facts_check.refuse_bad
 
 
 class Snapshot:
     """Read by `decide`; changed only by `apply`."""
 
     def __init__(self, facts: Facts, history: History | None = None) -> None:
-        refuse_bad(facts)
+        facts_check.refuse_bad(facts)
         self.levels = facts.levels
         self.queues = {queue.name: queue for queue in facts.queues}
         self.running: dict[str, Running] = {}
         self.waiting: dict[str, Unit] = {}
         self.nominations = {each.unit: each for each in facts.nominations}
+        self.reservations = facts.reservations
         self.history = history or History()
         """How long units ran, for predictions."""
         self.held: dict[str, Sums] = {}
         """What each running unit counts for in quotas."""
         self.crowd = Crowd()
+        self.roster = Roster()
         self._lines: dict[str, list[tuple[tuple[order.Key, str], Unit]]] = {}
         """Waiting units of steady queues, in order."""
         self.cluster = Cluster(facts.nodes, facts.levels)
+        self.releases = Releases(self.cluster)
+        """When running units give back what they hold."""
         for running in facts.running:
             self._hold(running)
         self.tree = self._new_tree()
@@ -108,15 +133,16 @@ class Snapshot:
             running=tuple(self.running.values()),
             waiting=tuple(self.waiting.values()),
             nominations=tuple(self.nominations.values()),
+            reservations=self.reservations,
             levels=self.levels,
         )
 
     def line(self, name: str, standing: order.Standing) -> list[Unit]:
         """The waiting units of a queue, in its order."""
         ranked = self._lines.get(name, [])
-        if name in self.queues and order.is_steady(self.queues[name]):
+        queue = self.queues.get(name)
+        if queue is None or order.is_steady(queue):
             return [unit for _, unit in ranked]
-        queue = self.queues[name]
         return sorted((u for _, u in ranked), key=lambda unit: order.rank(queue, unit, standing))
 
     # --- events
@@ -125,14 +151,9 @@ class Snapshot:
         known = self.cluster.index.get(node.name)
         if known is not None:
             old = self.cluster.nodes[known]
-            if (old.path, old.devices, old.allocatable.keys()) == (
-                node.path,
-                node.devices,
-                node.allocatable.keys(),
-            ):
-                changed = old.ready != node.ready or old.allocatable != node.allocatable
+            if _layout(old) == _layout(node):
                 self.cluster.update(node)
-                if changed:
+                if _size(old) != _size(node):
                     self.tree = self._new_tree()
                 return
         others = [each for each in self.cluster.nodes if each.name != node.name]
@@ -203,6 +224,8 @@ class Snapshot:
         self.cluster.settle()
         self.held[key] = amounts.of_seats(self.cluster, roles, running.seats)
         self.crowd.enter(running)
+        self.releases.follow(self.cluster, running)
+        self.roster.enter(self.cluster, running, self.held[key])
 
     def _let_go(self, running: Running) -> None:
         by_name = {role.name: role for role in running.unit.roles}
@@ -212,6 +235,8 @@ class Snapshot:
         self.cluster.settle()
         del self.running[running.unit.key], self.held[running.unit.key]
         self.crowd.leave(running)
+        self.releases.leave(running.unit.key)
+        self.roster.leave(running)
 
     def _count(self, running: Running, sign: int) -> None:
         unit = running.unit
@@ -227,11 +252,22 @@ class Snapshot:
     def _rebuild(self, nodes: Iterable[Node]) -> None:
         """A node came or went: places shift, so everything is counted again."""
         running = list(self.running.values())
-        self.running, self.held, self.crowd = {}, {}, Crowd()
+        self.running, self.held, self.crowd, self.roster = {}, {}, Crowd(), Roster()
         self.cluster = Cluster(list(nodes), self.levels)
+        self.releases = Releases(self.cluster)
         for each in running:
             self._hold(each)
         self.tree = self._new_tree()
+
+
+def _layout(node: Node) -> tuple[object, ...]:
+    """What cannot change without everything being laid out anew."""
+    return node.path, node.devices, node.allocatable.keys(), node.attach_limits.keys()
+
+
+def _size(node: Node) -> tuple[object, ...]:
+    """What the node adds to the totals that guarantees are measured against."""
+    return node.ready, node.ready_in, node.allocatable
 
 
 def build(facts: Facts, history: History | None = None) -> Snapshot:
@@ -243,56 +279,29 @@ def apply(snapshot: Snapshot, events: Iterable[Event]) -> Snapshot:
     for event in events:
         match event:
             case NodePut(node):
+                facts_check.refuse_bad_node(node)
                 snapshot.put_node(node)
             case NodeGone(name):
                 snapshot.drop_node(name)
             case QueuePut(queue):
+                facts_check.refuse_bad_queue(queue)
                 snapshot.put_queue(queue)
             case QueueGone(name):
                 snapshot.drop_queue(name)
             case Waits(unit):
+                facts_check.refuse_bad_unit(unit)
                 snapshot.put_waiting(unit)
             case Holds(running):
+                facts_check.refuse_bad_unit(running.unit)
                 snapshot.put_running(running)
+                snapshot.nominations.pop(running.unit.key, None)
             case Gone(key, ran):
                 snapshot.drop_unit(key, ran)
+                snapshot.nominations.pop(key, None)
             case Nominated(nomination):
                 snapshot.nominations[nomination.unit] = nomination
             case NominationGone(unit):
                 snapshot.nominations.pop(unit, None)
+            case Promised(reservations):
+                snapshot.reservations = reservations
     return snapshot
-
-
-class BadFacts(ValueError):
-    """Facts that contradict themselves; the message names the thing and what is wrong."""
-
-
-def refuse_bad(facts: Facts) -> None:
-    """Negative amounts, names that come twice, members of nothing."""
-    for what, names in (
-        ("node", [node.name for node in facts.nodes]),
-        ("queue", [queue.name for queue in facts.queues]),
-        ("unit", [u.key for u in facts.waiting] + [r.unit.key for r in facts.running]),
-    ):
-        seen: set[str] = set()
-        for name in names:
-            if name in seen:
-                raise BadFacts(f"{what} {name!r} is there twice; names must be unique")
-            seen.add(name)
-    for node in facts.nodes:
-        for name, amount in node.allocatable.items():
-            if not isinstance(amount, int) or amount < 0:
-                raise BadFacts(f"node {node.name}: {name} is {amount!r}; it must be 0 or more")
-    for unit in (*facts.waiting, *(running.unit for running in facts.running)):
-        _refuse_bad_unit(unit)
-
-
-def _refuse_bad_unit(unit: Unit) -> None:
-    for role in unit.roles:
-        if not 0 <= role.least <= role.most:
-            raise BadFacts(
-                f"unit {unit.key}: role {role.name} wants {role.least} to {role.most} members"
-            )
-        for name, amount in role.needs.items():
-            if not isinstance(amount, int) or amount < 0:
-                raise BadFacts(f"unit {unit.key}: {name} is {amount!r}; it must be 0 or more")

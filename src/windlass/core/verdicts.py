@@ -6,7 +6,10 @@ to those who may know. Amounts are rounded so that a sentence never promises mor
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
 import difflib
+import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -36,11 +39,31 @@ def behind(unit: Unit) -> Verdict:
     return Verdict(unit.key, Reason.BEHIND_IN_QUEUE, message, queue=unit.queue)
 
 
+def no_members(unit: Unit) -> Verdict:
+    message = "asks for no members: none of its roles must have any"
+    return Verdict(unit.key, Reason.IMPOSSIBLE, message, "members", 1)
+
+
 def no_such_queue(unit: Unit, queues: Iterable[str]) -> Verdict:
     near = difflib.get_close_matches(unit.queue, list(queues), n=1)
     hint = f"did you mean {near[0]}?" if near else "have it created or name another one"
     message = f"queue {unit.queue} does not exist; {hint}"
     return Verdict(unit.key, Reason.NO_SUCH_QUEUE, message, queue=unit.queue)
+
+
+def promised(verdict: Verdict, start: float) -> Verdict:
+    """A head that waits, and knows until when at the latest if others end when they should."""
+    return dataclasses.replace(
+        verdict, message=f"{verdict.message}; it starts by {_moment(start)} if others end in time"
+    )
+
+
+def kept_for_others(unit: Unit, role: Role, until: float) -> Verdict:
+    message = (
+        f"there is room for {told_role(role)}, held from {_moment(until)} on for who waits longer; "
+        "it would still run then"
+    )
+    return Verdict(unit.key, Reason.RESERVED_UNTIL, message)
 
 
 def over_quota(unit: Unit, shortage: Shortage) -> Verdict:
@@ -63,6 +86,8 @@ def no_room(cycle: Cycle, unit: Unit, failure: Failure) -> Verdict:
     most = cycle.most_when_empty(shape)
     if most < role.least and failure.resolved:
         return _impossible(cycle, unit, role, most)
+    if failure.reserved_until is not None:
+        return kept_for_others(unit, role, failure.reserved_until)
     asks = (
         f"needs {failure.wanted} x {told_role(role)}"
         if failure.wanted > 1
@@ -128,6 +153,12 @@ def _scarcest(cycle: Cycle, role: Role) -> tuple[str, int]:
 
 
 # --- amounts in words ---------------------------------------------------------------------------
+
+
+def _moment(seconds: float) -> str:
+    """Rounded up to the second: the words never promise more than the number."""
+    moment = datetime.datetime.fromtimestamp(math.ceil(seconds), datetime.UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def told(resource: str, amount: int) -> str:
