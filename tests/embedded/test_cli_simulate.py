@@ -1,0 +1,159 @@
+"""`windlass simulate` as people use it: files in, tables, JSON and a report out."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.invoking import invoke
+from windlass.cli import exits
+from windlass.core.facts import DeviceRequest, Facts, Queue, Role, Unit
+from windlass.sim import exchange, shaping
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "simulate"
+JOBS = """job_id,submitted,duration,gpus,user
+running,0,100,4,ada
+head,1,50,8,bob
+short,2,90,4,ada
+long,3,500,4,bob
+"""
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Path:
+    path = tmp_path / "jobs.csv"
+    path.write_text(JOBS)
+    return path
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """One node, two queues, one of which may use too little."""
+    role = Role("worker", 1, 1, {}, (DeviceRequest("gpu", 8),))
+    waiting = tuple(Unit(f"u{n}", "support", (role,), float(n), expected=100.0) for n in range(2))
+    queues = (Queue("support", limit={"gpu": 4000}), Queue("vision"))
+    facts = Facts(shaping.cluster(1, shaping.NodeForm()), queues, waiting=waiting)
+    path = tmp_path / "state.json"
+    path.write_bytes(exchange.dumps(facts, 10.0))
+    return path
+
+
+def test_backfills_are_compared_side_by_side(jobs: Path) -> None:
+    result = invoke("simulate", jobs, "--nodes", 1, "--check")
+    assert result.code == exits.OK, result.err
+    lines = result.out.splitlines()
+    assert lines[0] == "jobs: 4 jobs on 1 nodes with 8 GPUs"
+    assert [line[:28].strip() for line in lines[2:]] == [
+        "fifo, no backfill", "fifo, non-reserving backfill", "fifo, reserving backfill",
+    ]  # fmt: skip
+    assert "no rule was broken" in result.err
+
+
+def test_programs_get_figures_and_the_same_bytes_every_time(jobs: Path) -> None:
+    arguments = ("simulate", jobs, "--nodes", 1, "--order", "fifo,shortest", "--json")
+    first, second = invoke(*arguments), invoke(*arguments)
+    assert first.out == second.out
+    fifo, shortest = first.json["policies"]
+    assert (fifo["policy"], shortest["policy"]) == ("fifo", "shortest")
+    assert first.json["complete"] is True
+    assert fifo["finished"] == 4
+    assert set(fifo["wait_s"]) == {"mean", "p50", "p95", "p99", "max"}
+    assert fifo["fairness"]["users"]["worst_name"] in ("ada", "bob")
+    assert shortest["wait_s"]["mean"] <= fifo["wait_s"]["mean"]
+
+
+def test_quiet_prints_the_policies(jobs: Path) -> None:
+    result = invoke("simulate", jobs, "--order", "fifo", "--order", "lifo", "-q")
+    assert (result.code, result.out) == (exits.OK, "fifo\nlifo\n")
+
+
+def test_a_report_is_written(jobs: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    assert invoke("simulate", jobs, "--html", page).code == exits.OK
+    assert page.read_text().startswith("<!doctype html>")
+    refused = invoke("simulate", jobs, "--html", tmp_path / "no" / "where.html")
+    assert (refused.code, "cannot be written" in refused.err) == (exits.FAILED, True)
+
+
+def test_what_if_a_queue_of_a_running_platform_had_more(state: Path) -> None:
+    now = invoke("simulate", "--state", state, "--json").json["policies"][0]
+    assert (now["finished"], now["never_started"]) == (0, 2)
+    more = invoke("simulate", "--state", state, "--set", "queue.support.limit.gpu=8", "--json")
+    assert more.json["policies"][0]["makespan_s"] == 210
+    edits = ("--set", "queue.support.limit.gpu=16", "--nodes-scale", "2")
+    double = invoke("simulate", "--state", state, *edits, "--json")
+    assert double.json["nodes"] == 2
+    assert double.json["policies"][0]["wait_s"]["max"] == 10
+
+
+def test_why_jobs_never_start_is_said(state: Path) -> None:
+    assert "2 jobs never start: needs 8 gpu" in invoke("simulate", "--state", state).err
+
+
+def test_pods_in_a_given_order(tmp_path: Path) -> None:
+    nodes, pods, orders = (tmp_path / name for name in ("n.csv", "p.csv", "o.jsonl"))
+    nodes.write_text("sn,cpu_milli,memory_mib,gpu,model\nn0,32000,1024,2,T4\n")
+    pods.write_text(
+        "name,cpu_milli,memory_mib,num_gpu,gpu_milli\np0,1000,64,1,500\np1,1000,64,2,1000\n"
+    )
+    orders.write_text(json.dumps({"seed": 1, "order": [0, 0, 1], "node_rank": [0]}))
+    result = invoke(
+        "simulate", "--node-list", nodes, "--pod-list", pods, "--arrivals", orders,
+        "--order", "fifo", "--json",
+    )  # fmt: skip
+    [found] = result.json["policies"]
+    assert (found["jobs"], found["never_started"], found["finished"]) == (3, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ((), exits.USAGE, "Give one of SOURCE"),
+        (("a.csv", "--state", "s"), exits.USAGE, "Give one of SOURCE"),
+        (("none.csv",), exits.INVALID, "none.csv cannot be read"),
+        (("JOBS", "--order", "random"), exits.USAGE, "'random' is not one of fifo"),
+        (("JOBS", "--grace", "soon"), exits.USAGE, "'soon' is not a duration"),
+        (("JOBS", "--set", "queue.x.weight=1"), exits.INVALID, "no queue 'x'"),
+        (("JOBS", "--nodes-scale", "0"), exits.INVALID, "by how much"),
+        (("JOBS", "--load-scale", "-1"), exits.INVALID, "above 0"),
+        (("JOBS", "--runtimes", "maybe"), exits.INVALID, "say known, unknown"),
+        (("--pod-list", "p.csv"), exits.USAGE, "--pod-list needs --node-list"),
+    ],
+)
+def test_what_cannot_be_simulated_is_said(
+    jobs: Path, arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    result = invoke("simulate", *(str(jobs) if each == "JOBS" else each for each in arguments))
+    assert result.code == code
+    assert words in result.err
+    assert result.out == ""
+
+
+def test_ctrl_c_leaves_what_is_finished(jobs: Path, tmp_path: Path) -> None:
+    endless = tmp_path / "many.csv"
+    rows = "".join(f"{n},{n},{1000 + n % 7},1\n" for n in range(20_000))
+    endless.write_text("job_id,submitted,duration,gpus\n" + rows)
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "windlass.cli.main", "simulate", str(endless), "--nodes", "1",
+         "--order", "fifo"],
+        stdout=subprocess.PIPE, stderr=follower, stdin=subprocess.DEVNULL, text=True,
+        env={**os.environ, "TERM": "xterm"},
+    )  # fmt: skip
+    os.close(follower)
+    seen = b""
+    while b"1/1 fifo" not in seen:  # the bar is there: it plays
+        seen += os.read(leader, 4096)
+    process.send_signal(signal.SIGINT)
+    out = process.communicate(timeout=120)[0]
+    os.close(leader)
+    assert process.returncode == exits.INTERRUPTED
+    assert out.splitlines()[0].startswith("many: 20000 jobs")
+    assert out.splitlines()[1].startswith("policy")

@@ -1,0 +1,130 @@
+"""Described clusters and loads: what a file means, and what is wrong with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.sim.building import outcome
+from windlass.core.facts import Topology
+from windlass.sim import described, sources
+from windlass.sim.scenario import FOREVER, BadInput, Scenario, devices_of
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "simulate"
+
+WHOLE = """
+name: all fields
+nodes:
+- {count: 4, gpus: 2, model: t4, gpuMemory: 16Gi, cpu: "64", memory: 256Gi, rack: 2, block: 1,
+   labels: {pool: a}, name: small}
+- {count: 1, gpus: 0}
+queues:
+- {name: top, weight: 3}
+- {name: team, parent: top, guarantee: {gpu: 2, gpu/t4: 1, memory: 1Gi}, limit: {cpu: 500m},
+   lend: {gpu: 1}, order: fair, strict: true, reserve: 2, minRuntime: 10m, maxPriority: 60,
+   userFair: true}
+jobs:
+- {name: a, at: 1h, duration: 90s, queue: team, gpus: 2, members: 2, most: 3, cpu: 500m,
+   memory: 1Gi, user: ada, priority: 70, preemptible: false, topology: rack}
+costs: {grace: 5s, checkpoint: null, restart: 1s, backoff: 2s, repair: 3s}
+outages:
+- {node: small-0001, at: 2h, for: 1h}
+- {node: small-0002, at: 2h}
+"""
+
+
+def read(folder: Path, text: str) -> Scenario:
+    path = folder / "described.yaml"
+    path.write_text(text)
+    return sources.open_source(str(path))
+
+
+def test_every_field_means_something(tmp_path: Path) -> None:
+    found = read(tmp_path, WHOLE)
+    first, last = found.facts.nodes[0], found.facts.nodes[-1]
+    assert (first.name, first.path, first.labels) == (
+        "small-0000", ("block-000", "rack-000"), {"pool": "a"},
+    )  # fmt: skip
+    assert (first.allocatable["cpu"], first.allocatable["memory"]) == (64000, 256 << 30)
+    assert [(d.model, d.memory) for d in first.devices] == [("t4", 16384)] * 2
+    assert (last.devices, last.path, found.facts.levels) == ((), (), ("block", "rack"))
+    team = found.facts.queues[1]
+    assert team.guarantee == {"gpu": 2000, "gpu/t4": 1000, "memory": 1 << 30}
+    assert (team.limit, team.lend, team.order, team.strict) == (
+        {"cpu": 500}, {"gpu": 1000}, "fair", True,
+    )  # fmt: skip
+    assert (team.reserve, team.min_runtime, team.max_priority, team.user_fair) == (2, 600, 60, True)
+    [job] = found.jobs
+    unit = job.unit
+    assert (unit.submitted, job.duration, unit.expected) == (3600, 90, 90)
+    assert (unit.user, unit.priority, unit.preemptible) == ("ada", 70, False)
+    assert unit.topology == Topology("rack", required=True)
+    assert (unit.roles[0].least, unit.roles[0].most, devices_of(unit)) == (2, 3, 4)
+    costs = found.costs
+    assert (costs.grace, costs.checkpoint, costs.restart) == (5, None, 1)
+    assert (costs.backoff, costs.repair) == (2, 3)
+    assert [(o.node, o.at, o.until) for o in found.outages] == [
+        ("small-0001", 7200, 10800), ("small-0002", 7200, FOREVER),
+    ]  # fmt: skip
+
+
+BASE = "name: x\nnodes: [{count: 2}]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name: x\nnodes: [{count: 2, gpu: 8}]\n", "unknown field `gpu`"),
+        ("name: x\n", "missing required field `nodes`"),
+        (BASE, "x has no work"),
+        (BASE + "jobs: [{name: a, queue: b}]\n", "describe it in `queues`"),
+        (BASE + "jobs: [{name: a, duration: long}]\n", "'long' is not a duration"),
+        (BASE + "queues: [{name: q, order: random}]\n", "no order 'random'"),
+        (BASE + "queues: [{name: q, limit: {gpu: many}}]\n", "many"),
+        (BASE + "load: {jobs: 3, over: 1h, mix: {gpus: 1}}\n", "load.mix has no 'gpus'"),
+        ("name: x\nnodes: []\nload: {jobs: 3, over: 1h}\n", "describe more nodes"),
+        ("nodes: [", "is no YAML"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        read(tmp_path, text)
+
+
+def test_a_load_comes_from_its_seed_and_fits_the_cluster(tmp_path: Path) -> None:
+    text = "name: x\nnodes: [{count: 8, rack: 2}]\nload: {jobs: 80, over: 1d, seed: %d}\n"
+    one, same, other = (read(tmp_path, text % seed) for seed in (1, 1, 2))
+    assert one == same
+    assert one.jobs != other.jobs
+    assert len(one.jobs) == 80
+    assert all(0 <= job.unit.submitted <= 86400 for job in one.jobs)
+    assert max(devices_of(job.unit) for job in one.jobs) <= 32
+    near = [j.unit for j in one.jobs if j.unit.topology and j.unit.topology.required]
+    assert near
+    assert all(devices_of(unit) <= 16 for unit in near)
+
+
+def test_trouble_is_drawn_from_its_seed(tmp_path: Path) -> None:
+    text = BASE + "load: {jobs: 50, over: 10d}\n"
+    calm = read(tmp_path, text)
+    bad = read(tmp_path, text + "trouble: {nodeMtbf: 1d, repair: 1h, jobs: 0.5, seed: 3}\n")
+    assert not calm.outages
+    assert 4 <= len(bad.outages) <= 60
+    assert all(outage.until == pytest.approx(outage.at + 3600) for outage in bad.outages)
+    assert 10 <= sum(bool(job.fails) for job in bad.jobs) <= 40
+    assert all(0 <= at <= job.duration for job in bad.jobs for at in job.fails)
+
+
+def test_a_trace_beside_the_description(tmp_path: Path) -> None:
+    (tmp_path / "jobs.csv").write_text("submitted,gpus,duration,queue\n5,1,10,a\n6,1,10,b\n")
+    text = BASE + "queues: [{name: a}]\ntrace: {file: jobs.csv, queue: a}\n"
+    assert [job.unit.queue for job in read(tmp_path, text).jobs] == ["a"]
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_examples_play_without_breaking_a_rule(path: Path) -> None:
+    from windlass.sim import whatif
+
+    played = outcome(whatif.first(described.read(path), 40))
+    assert all(record.end is not None for record in played.records)
