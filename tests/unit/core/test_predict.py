@@ -1,0 +1,241 @@
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windlass.core import evidence, hazard, predict
+from windlass.core.facts import DeviceRequest, Role, Unit
+from windlass.core.predict import History
+
+
+def unit(key="u", kin="", gpus=1, attained=0.0, expected=None) -> Unit:
+    worker = Role("worker", 1, 1, {}, (DeviceRequest("gpu", gpus),))
+    return Unit(key, "q", (worker,), kin=kin, attained=attained, expected=expected)
+
+
+def seen(*ended: tuple[str, float], gpus=1) -> History:
+    """A history in which units of these kins ran for so long, one after another."""
+    history = History()
+    for number, (kin, ran) in enumerate(ended):
+        each = unit(f"{kin}-{number}", kin, gpus)
+        history.know(each)
+        history.observe(each, ran)
+    return history
+
+
+# --- what is learned ----------------------------------------------------------------------------
+
+
+def test_nothing_is_said_about_seconds_before_enough_was_seen():
+    history = seen(*[("team", 100.0)] * (predict.ENOUGH_KIN - 1))
+    assert history.expected(unit("new", "team")) is None
+    history.observe(unit("one-more", "team"), 100.0)
+    assert history.expected(unit("new", "team")) is not None
+    assert history.expected(unit("new", "stranger")) is None
+
+
+def test_strangers_are_judged_by_their_size_once_many_of_it_ended():
+    history = seen(*[(f"team-{n}", 1000.0) for n in range(predict.ENOUGH_ALIKE)])
+    found = history.expected(unit("new", "stranger"))
+    assert found == pytest.approx(1000.0, rel=0.5)
+    assert history.expected(unit("new", "stranger", gpus=8)) is None
+
+
+@pytest.mark.parametrize("ran", [60.0, 1000.0, 40_000.0, 900_000.0])
+def test_what_units_alike_did_is_expected_again(ran):
+    history = seen(*[("team", ran)] * 20)
+    found = history.at(0.0).quantile(unit("new", "team"), 0.5)
+    assert ran <= found <= ran * hazard.GROWTH + hazard.FIRST
+
+
+def test_expected_is_rather_too_long_than_too_short():
+    history = seen(*[("team", 100.0 * n) for n in range(1, 21)])
+    assert history.expected(unit("new", "team")) >= 1500.0
+
+
+def test_what_a_unit_has_had_is_not_expected_again():
+    history = seen(*[("team", 100.0), ("team", 10_000.0)] * 10)
+    assert history.at(0.0).quantile(unit("new", "team"), 0.3) < 200.0
+    assert history.at(0.0).quantile(unit("new", "team"), 0.5, attained=500.0) > 9000.0
+
+
+def test_the_kin_that_ends_soon_goes_first():
+    history = seen(*[("short", 100.0), ("long", 50_000.0)] * 10)
+    assert history.index(unit("a", "short"), 0.0) < history.index(unit("b", "long"), 0.0) / 5
+
+
+def test_of_two_alike_the_one_with_fewer_devices_goes_first():
+    history = History()
+    assert history.index(unit("a", gpus=8), 0.0) == 8 * history.index(unit("b", gpus=1), 0.0)
+
+
+def test_before_anything_is_known_who_has_had_the_least_goes_first():
+    history = History()
+    indexes = [history.index(unit(), attained) for attained in (0.0, 100.0, 1e4, 1e6)]
+    assert indexes == sorted(set(indexes))
+
+
+def test_near_its_usual_end_a_unit_goes_before_a_fresh_one():
+    history = seen(*[("team", 10_000.0)] * 20)
+    fresh, nearly = (history.index(unit("u", "team"), attained) for attained in (0.0, 9_500.0))
+    assert nearly < fresh / 5
+
+
+def test_units_submitted_close_by_tell_more_than_those_far_off():
+    history = seen(*[("team", 100_000.0)] * 30, *[("team", 100.0)] * 6)
+    assert history.at(0.0).quantile(unit("next", "team"), 0.5) < 200.0
+
+
+def test_other_sizes_of_the_same_kin_tell_something():
+    history = seen(*[("team", 100.0)] * 5, *[("others", 1e6)] * 5)
+    near, far = (history.index(unit("new", kin, gpus=4), 0.0) for kin in ("team", "nobody"))
+    assert near < far
+
+
+# --- what is not known --------------------------------------------------------------------------
+
+
+def test_those_that_still_run_count_as_not_ended_yet():
+    history = seen(*[("team", 1000.0)] * 5)
+    before = history.at(0.0).index(unit("new", "team"), 0.0)
+    for number in range(5):
+        history.know(unit(f"runs-{number}", "team"), started=0.0)
+    assert history.at(100_000.0).index(unit("new", "team"), 0.0) > 1.5 * before
+
+
+def test_one_that_was_taken_away_did_not_end():
+    history = seen(*[("team", 1000.0)] * 5)
+    before = history.index(unit("new", "team"), 0.0)
+    history.know(unit("cancelled", "team"), started=0.0)
+    history.leave("cancelled", 100_000.0)
+    assert history.index(unit("new", "team"), 0.0) > before
+
+
+def test_what_a_unit_says_of_itself_changes_no_index():
+    history = seen(*[("team", 1000.0)] * 5)
+    honest, boasting = unit("u", "team"), unit("u", "team", expected=1.0)
+    assert history.index(honest, 50.0) == history.index(boasting, 50.0)
+
+
+def test_asking_about_a_later_time_does_not_change_what_is_said_about_an_earlier_one():
+    history = seen(*[("team", 1000.0)] * 5)
+    for number in range(5):
+        history.know(unit(f"runs-{number}", "team"), started=0.0)
+    asked = unit("runs-2", "team")
+    early = history.at(500.0).index(asked, 500.0)
+    late = history.at(1e6).index(asked, 500.0)
+    assert early != late
+    assert history.at(500.0).index(asked, 500.0) == early
+
+
+# --- any sequence -------------------------------------------------------------------------------
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["wait", "run", "leave", "end"]),
+        st.integers(0, 11),
+        st.floats(0, 1e6, allow_nan=False),
+    ),
+    max_size=60,
+)
+
+
+def follow(history: History, steps) -> History:
+    for what, number, seconds in steps:
+        each = unit(f"u{number}", f"kin{number % 3}", 1 + number % 2, attained=seconds)
+        match what:
+            case "wait":
+                history.know(each)
+            case "run":
+                history.know(each, started=seconds)
+            case "leave":
+                history.leave(each.key, seconds)
+            case "end":
+                history.observe(each, seconds)
+    return history
+
+
+def answers(history: History, now: float) -> list[object]:
+    outlook = history.at(now)
+    asked = [unit(f"u{n}", f"kin{n % 3}", 1 + n % 2) for n in range(13)]
+    return [
+        (outlook.index(each, attained), outlook.quantile(each, 0.5, attained))
+        for each in asked
+        for attained in (0.0, 5000.0)
+    ]
+
+
+@given(STEPS, st.floats(0, 2e6))
+def test_a_history_that_was_written_down_and_read_says_the_same(steps, now):
+    history = follow(History(), steps)
+    again = History.from_state(json.loads(json.dumps(history.to_state())))
+    assert answers(again, now) == answers(history, now)
+
+
+@given(STEPS, st.lists(st.floats(0, 2e6), max_size=8), st.floats(0, 2e6))
+def test_questions_on_the_way_change_nothing(steps, times, now):
+    asked = History()
+    for place, step in enumerate(steps):
+        follow(asked, [step])
+        for time in times[place : place + 1]:
+            answers(asked, time)
+    assert answers(asked, now) == answers(follow(History(), steps), now)
+
+
+@given(STEPS, st.floats(0, 2e6))
+def test_an_index_is_a_positive_number(steps, now):
+    for index, _ in answers(follow(History(), steps), now):
+        assert 0 < index < float("inf")
+
+
+def test_what_is_remembered_does_not_grow_with_what_was_seen():
+    history = seen(*[("team", 100.0)] * 2000)
+    (_, entries) = history.to_state()["evidence"]["lines"]["team"]
+    assert len(entries) < 500 + 4 * evidence.KEPT
+
+
+def test_kins_that_submit_nothing_any_more_are_forgotten(monkeypatch):
+    monkeypatch.setattr(evidence, "LINES", 5)
+    history = seen(*[(f"team-{n}", 100.0) for n in range(20)])
+    assert list(history.to_state()["evidence"]["lines"]) == [f"team-{n}" for n in range(15, 20)]
+
+
+# --- the arithmetic -----------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(0, 1), min_size=hazard.BINS, max_size=hazard.BINS),
+       st.integers(0, hazard.BINS - 1))  # fmt: skip
+def test_seconds_per_end_is_the_best_stint_of_all(hazards, age):
+    found = hazard.seconds_per_end(np.array([hazards]), np.array([age]))[0]
+    alive, spent, best = 1.0, 0.0, float("inf")
+    ends = [hazard.FIRST * hazard.GROWTH**k for k in range(hazard.BINS)]
+    for place in range(age, hazard.BINS):
+        width = ends[place] - (ends[place - 1] if place else 0.0)
+        left = alive * (1 - min(max(hazards[place], 1e-9), 1 - 1e-9))
+        spent += width * (alive + left) / 2
+        alive = left
+        best = min(best, spent / max(1 - alive, 1e-300))
+    assert found == pytest.approx(best, rel=1e-4)
+
+
+def test_a_running_unit_yields_only_to_a_clearly_better_one():
+    patience = predict.EAGER
+    assert patience.defended(100.0, patience.least_run - 1) == 0.0
+    assert patience.defended(100.0, patience.least_run) == 100.0 / patience.hysteresis
+
+
+@given(st.floats(0, 1e9))
+def test_the_next_look_lies_ahead(attained):
+    assert predict.next_look(attained) > attained
+    assert predict.next_look(predict.next_look(attained)) > predict.next_look(attained)
+
+
+def test_a_unit_that_changes_its_size_stands_anew_in_its_line():
+    history = seen(*[("team", 100.0)] * 5)
+    small = unit("u", "team", gpus=1)
+    history.know(small)
+    history.know(dataclasses.replace(small, roles=unit(gpus=8).roles))
+    assert history.index(unit("u", "team", gpus=8), 0.0) > history.index(unit("v", "team"), 0.0)
