@@ -27,14 +27,14 @@ STYLE = """
 --card:#1a2129;--rule:#2c3640;--best:#173626;--c0:#6ea2ff;--c1:#ff9460;--c2:#4fd09c;--c3:#cf8cf5;
 --c4:#edc54d;--c5:#ff7fa6;--c6:#5bcfe6;--c7:#9aa7b5}}
 *{box-sizing:border-box}
-body{margin:0 auto;padding:2rem 1.2rem 4rem;max-width:1180px;background:var(--paper);
+body{margin:0 auto;padding:2rem 1.2rem 4rem;max-width:1280px;background:var(--paper);
 color:var(--ink);font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
 h1{font-size:1.6rem;margin:0 0 .2rem}
 h2{font-size:1.05rem;margin:0 0 .3rem}
 p{margin:.2rem 0 .8rem;color:var(--soft)}
 .scroll{overflow-x:auto;margin:1.4rem 0}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
-th,td{padding:.4rem .6rem;text-align:right;white-space:nowrap;border-bottom:1px solid var(--rule)}
+th,td{padding:.4rem .45rem;text-align:right;white-space:nowrap;border-bottom:1px solid var(--rule)}
 th{color:var(--soft);font-weight:600;font-size:.82rem}
 th:first-child,td:first-child{text-align:left}
 td.best{background:var(--best);font-weight:600}

@@ -88,7 +88,10 @@ def read_pods(
 
 
 def read_nodes(path: Path) -> tuple[Node, ...]:
-    """Nodes of an openb list."""
+    """Nodes of an openb list, or of Muri's one-line form: so many alike behind each switch."""
+    rows = rows_of(path)
+    if rows and "num_node_p_switch" in rows[0]:
+        return _behind_switches(path, rows[0])
     listed = openb.read_nodes(path)
     return tuple(
         shaping.NodeForm(
@@ -96,6 +99,16 @@ def read_nodes(path: Path) -> tuple[Node, ...]:
         ).node(name)
         for name, (cpu, memory, gpus, model) in zip(listed.names, listed.rows, strict=True)
     )
+
+
+def _behind_switches(path: Path, row: Mapping[str, str]) -> tuple[Node, ...]:
+    names = ("num_switch", "num_node_p_switch", "num_gpu_p_node", "num_cpu_p_node", "mem_p_node")
+    try:
+        switches, nodes, gpus, cpus, memory = (int(row[name]) for name in names)
+    except (KeyError, ValueError) as problem:
+        raise BadInput(f"{path} must give whole numbers for {', '.join(names)}.") from problem
+    form = shaping.NodeForm(gpus, cpu=cpus * 1000, memory=memory * shaping.GIB)
+    return shaping.cluster(switches * nodes, form, rack=nodes)
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:

@@ -95,6 +95,19 @@ def test_pods_come_at_their_own_time_or_in_a_given_order(tmp_path: Path) -> None
         sources.open_pods(nodes, pods, orders, 4)
 
 
+def test_nodes_behind_switches_are_racks(tmp_path: Path) -> None:
+    header = "num_switch,num_node_p_switch,num_gpu_p_node,num_cpu_p_node,mem_p_node\n"
+    nodes = traces.read_nodes(written(tmp_path, "n.csv", header + "2,3,8,92,520\n"))
+    assert len(nodes) == 6
+    assert [node.path for node in nodes[2:4]] == [("rack-000",), ("rack-001",)]
+    assert (len(nodes[0].devices), nodes[0].allocatable["cpu"]) == (8, 92000)
+    with pytest.raises(BadInput, match="must give whole numbers"):
+        traces.read_nodes(written(tmp_path, "bad.csv", header + "2,3,eight,92,520\n"))
+    jobs = written(tmp_path, "jobs.csv", PLAIN)
+    hardware = sources.Hardware(node_list=tmp_path / "n.csv")
+    assert len(sources.open_source(str(jobs), hardware).facts.nodes) == 6
+
+
 def test_missing_public_data_says_whose_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
