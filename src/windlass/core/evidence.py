@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -114,11 +115,14 @@ class Evidence:
 
     # --- what can be read
 
-    def rows(self) -> tuple[list[Entry], Floats, Floats]:
+    def rows(self, at_once: int) -> Iterator[tuple[list[Entry], Floats, Floats]]:
         """Units that have neighbours with something to tell: (them, deaths, at risk), by weight."""
-        entries = [entry for entry in self._rows if entry is not None]
-        which = [entry.row for entry in entries]
-        return entries, self._deaths[which] / UNIT, self._at_risk[which] / UNIT
+        for first in range(0, len(self._rows), at_once):
+            entries = [entry for entry in self._rows[first : first + at_once] if entry is not None]
+            if not entries:
+                continue
+            which = [entry.row for entry in entries]
+            yield entries, self._deaths[which] / UNIT, self._at_risk[which] / UNIT
 
     def around(self, key: str) -> tuple[Floats, Floats]:
         """(deaths, at risk) around a living unit."""

@@ -61,15 +61,20 @@ def seconds_per_end(hazards: Floats, ages: Ints) -> Floats:
     This is the inverse of the Gittins index: over all lengths of the next stint, the least of
     expected seconds spent in it / chance that the unit ends in it.
     """
-    young = np.arange(BINS) < ages[:, None]
-    alive = np.cumprod(np.where(young, 1.0, 1.0 - np.clip(hazards, 1e-9, 1.0 - 1e-9)), axis=1)
-    before = np.empty_like(alive)
-    before[:, 0], before[:, 1:] = 1.0, alive[:, :-1]
-    spent = np.cumsum(np.where(young, 0.0, _WIDTHS) * (before + alive), axis=1) / 2.0
-    ended = 1.0 - alive
-    ended[young] = 1e-300  # lies behind: never the best stint
-    spent[young] = 1.0
-    return np.asarray((spent / ended).min(axis=1))
+    behind = np.arange(BINS) < ages[:, None]
+    alive = 1.0 - np.clip(hazards, 1e-9, 1.0 - 1e-9)
+    alive[behind] = 1.0
+    np.cumprod(alive, axis=1, out=alive)
+    spent = alive.copy()
+    spent[:, 0] += 1.0
+    spent[:, 1:] += alive[:, :-1]
+    spent *= _WIDTHS / 2.0
+    np.cumsum(spent, axis=1, out=spent)
+    spent -= _STARTS[ages][:, None]
+    ended = np.subtract(1.0, alive, out=alive)
+    ended[behind] = 1e-300  # lies behind: never the best stint
+    spent[behind] = 1.0
+    return np.asarray(np.divide(spent, ended, out=spent).min(axis=1))
 
 
 def quantile(hazards: Floats, age: float, share: float) -> float:
