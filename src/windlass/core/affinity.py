@@ -7,6 +7,7 @@ such terms never come here unless somebody who runs keeps others away.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windlass.core import constraints
-from windlass.core.facts import Affinity, Role, Running, Seat, Spread, Unit
+from windlass.core.facts import Affinity, Role, Running, Seat, Spread, Toleration, Unit
 
 if TYPE_CHECKING:
     from windlass.core.cluster import Cluster
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 Mask = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 K = TypeVar("K")
+_ANY_TAINT = (Toleration(operator="Exists"),)
 Kind = tuple[str, tuple[tuple[str, str], ...]]
 """Namespace and labels: members of one kind look alike to every term."""
 
@@ -176,8 +178,12 @@ def _judge_spread(
     score: Ints,
 ) -> None:
     domains = _domains(cluster, spread.key)
-    eligible = cluster.mask(role.constraint)
-    counts = _by_domain(cluster, domains, crowd.matching(spread, frozenset((unit.namespace,))))
+    # As Kubernetes by default: selector and affinity rule nodes out of the count, taints do not.
+    eligible = cluster.mask(dataclasses.replace(role.constraint, tolerations=_ANY_TAINT))
+    there = crowd.matching(spread, frozenset((unit.namespace,)))
+    counts = _by_domain(
+        cluster, domains, {n: c for n, c in there.items() if _holds(eligible, cluster, n)}
+    )
     present = {d for d, ok in zip(domains, eligible, strict=True) if ok and d is not None}
     fewest = min((counts.get(domain, 0) for domain in present), default=0)
     if len(present) < spread.min_domains:
@@ -189,6 +195,11 @@ def _judge_spread(
         allowed &= known & (here + itself - fewest <= spread.skew)
     else:
         score -= here
+
+
+def _holds(mask: Mask, cluster: Cluster, name: str) -> bool:
+    at = cluster.index.get(name)
+    return at is not None and bool(mask[at])
 
 
 def _domains(cluster: Cluster, key: str) -> list[str | None]:

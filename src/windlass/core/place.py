@@ -221,8 +221,8 @@ def _tightly(
     counts: list[tuple[int, int]] = []
     holds = np.flatnonzero(room >= count)
     if not len(holds):
-        # Whole nodes first, the fullest choice of them; ties by index.
-        order = np.lexsort((nodes, key if avoid is not None else -room))
+        # Whole nodes first, the roomiest of them; ties by index.
+        order = np.lexsort((nodes, -room) if avoid is None else (nodes, -room, avoid))
         filled = np.cumsum(room[order])
         whole = int(np.searchsorted(filled, count, side="right"))
         counts = [(int(nodes[i]), int(room[i])) for i in order[:whole]]
@@ -325,8 +325,8 @@ def candidate_domains(
         fitting = np.flatnonzero(caps >= count)
         for node in fitting[np.lexsort((fitting, caps[fitting]))]:
             yield fitting[fitting == node]
-        level = cluster.levels[-1] if cluster.levels else "node"
-        topology = topology if topology.required else Topology(level)
+        nearest = cluster.levels[-1] if cluster.levels else "node"
+        topology = topology if topology.required else Topology(nearest)
     if topology is not None and topology.level in cluster.levels:
         start = cluster.levels.index(topology.level)
         stop = start - 1 if topology.required else -1

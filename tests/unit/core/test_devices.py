@@ -72,31 +72,32 @@ def most_by_trying(devices, requests, bundle, left: Left) -> int:
 
     def ways(now: Left, wanted, used):
         if not wanted:
-            if together(used):
+            if in_one_place(devices, bundle, used):
                 yield now
             return
-        for chosen, after in one_request(now, wanted[0]):
+        for chosen, after in ways_to_grant(devices, now, wanted[0]):
             yield from ways(after, wanted[1:], used + chosen)
 
-    def together(used) -> bool:
-        if not bundle:
-            return True
-        where = {devices[j].numa if bundle == "numa" else devices[j].switch for j in used}
-        return len(where) == 1 and not where & {-1, ""}
-
-    def one_request(now: Left, request):
-        usable = [j for j, d in enumerate(devices) if serves(d, request)]
-        if request.form == "whole":
-            free = [j for j in usable if now[j][0] == "free"]
-            for chosen in itertools.combinations(free, request.count):
-                if len(request.models) < 2 or len({devices[j].model for j in chosen}) == 1:
-                    yield chosen, put(now, dict.fromkeys(chosen, ("held", 0, 0, 0)))
-            return
-        for j in usable:
-            for after in parts(devices[j], now[j], request):
-                yield (j,), put(now, {j: after})
-
     return most(left)
+
+
+def in_one_place(devices, bundle, used) -> bool:
+    where = {devices[j].numa if bundle == "numa" else devices[j].switch for j in used}
+    return not bundle or (len(where) == 1 and not where & {-1, ""})
+
+
+def ways_to_grant(devices, now: Left, request):
+    """(devices, what is left afterwards) for every way to serve one request."""
+    usable = [j for j, d in enumerate(devices) if serves(d, request)]
+    if request.form == "whole":
+        free = [j for j in usable if now[j][0] == "free"]
+        for chosen in itertools.combinations(free, request.count):
+            if len(request.models) < 2 or len({devices[j].model for j in chosen}) == 1:
+                yield chosen, put(now, dict.fromkeys(chosen, ("held", 0, 0, 0)))
+        return
+    for j in usable:
+        for after in parts(devices[j], now[j], request):
+            yield (j,), put(now, {j: after})
 
 
 def parts(device, now, request):
