@@ -69,6 +69,19 @@ def test_programs_get_figures_and_the_same_bytes_every_time(jobs: Path) -> None:
     assert shortest["wait_s"]["mean"] <= fifo["wait_s"]["mean"]
 
 
+def test_the_report_does_not_depend_on_the_order_of_sets(tmp_path: Path) -> None:
+    pages = set()
+    for seed in "12":
+        page = tmp_path / f"{seed}.html"
+        subprocess.run(
+            [sys.executable, "-m", "windlass.cli.main", "simulate", EXAMPLES / "two-teams.yaml",
+             "--jobs", "60", "--order", "fair", "-q", "--html", page],
+            env={**os.environ, "PYTHONHASHSEED": seed}, check=True, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        pages.add(page.read_bytes())
+    assert len(pages) == 1
+
+
 def test_quiet_prints_the_policies(jobs: Path) -> None:
     result = invoke("simulate", jobs, "--order", "fifo", "--order", "lifo", "-q")
     assert (result.code, result.out) == (exits.OK, "fifo\nlifo\n")
