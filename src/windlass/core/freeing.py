@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import amounts, place, reserve, sparing
+from windlass.core import place, reserve, sparing
 from windlass.core.choosing import PARTITIONED
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Role, Seat, Unit
@@ -41,15 +41,15 @@ class Plan:
 
 
 class Trial:
-    """One gainer, and the cluster as it will be without those who were told to go before."""
+    """One gainer, and the cluster that it can count on."""
 
     def __init__(
-        self, cycle: Cycle, claim: Claim, pool: Pool, leaving: Flat, *, quota: bool
+        self, cycle: Cycle, claim: Claim, pool: Pool, base: Cluster, *, quota: bool
     ) -> None:
         self.cycle, self.claim, self.unit, self.pool = cycle, claim, claim.unit, pool
         self.quota = quota
         """Whether quotas are in the way, or would be if the wrong pieces went."""
-        self.base = relieved(cycle.scene.cluster, leaving, None)
+        self.base = base
         keep_promised(cycle, self.base)
         self.wishes = place.least_of(self.unit)
         self.domains = _domains_of(self.base, self.unit)
@@ -106,28 +106,13 @@ class Trial:
                 crowd.leave(dataclasses.replace(piece.running, seats=piece.seats))
         scene = Scene(cluster, self.cycle.work, crowd, scorer=self.cycle.scene.scorer)
         scene.within = self.within if within is None else within
-        failure = Failure(self.wishes[0].role, self.wishes[0].count, 0)
-        answer: tuple[Seat, ...] | Failure = failure
+        answer: tuple[Seat, ...] | Failure = Failure(self.wishes[0].role, self.wishes[0].count, 0)
         for model in models:
             scene.model = model
-            mark = cluster.mark()
             answer = place.place(scene, self.unit, self.wishes)
-            if isinstance(answer, Failure):
-                continue
-            if self.may_hold(cluster, answer, gone):
-                return answer
-            cluster.rollback(mark)
-            answer = failure
+            if not isinstance(answer, Failure):
+                break
         return answer
-
-    def may_hold(self, cluster: Cluster, seats: tuple[Seat, ...], gone: Mask) -> bool:
-        """Whether quotas allow the models that were found, where any speaks of models."""
-        tree, queue = self.claim.tree, self.unit.queue
-        limits = [resource for name in tree.path(queue) for resource in tree.queues[name].limit]
-        if not any("/" in resource for resource in (*limits, *tree.guaranteed)):
-            return True
-        held = amounts.of_seats(cluster, self.unit.roles, seats)
-        return sparing.Books(self.claim, self.pool, gone).allow(held)
 
 
 def has_hope(cycle: Cycle, unit: Unit, cluster: Cluster) -> bool:
@@ -266,6 +251,20 @@ def relieved(cluster: Cluster, flat: Flat, gone: Mask | None) -> Cluster:
         trial.shift(flat.members, flat.devices, +1)
     elif gone.any():
         trial.shift(flat.members[:, gone[flat.seat_of]], flat.devices[:, gone[flat.grant_of]], +1)
+    return trial
+
+
+def at_worst(cluster: Cluster, leaving: Flat, promised: Flat) -> Cluster:
+    """A copy with what is free now and stays free when those leave and those come: promised room
+    is first taken from what is being left, and what is left beyond that does not count yet."""
+    trial = cluster.fork(())
+    now, later = relieved(cluster, promised, None), relieved(cluster, leaving, None)
+    trial.free = np.minimum(now.free, later.free)
+    bank, first, second = trial.bank, now.bank, later.bank
+    bank.compute = np.minimum(first.compute, second.compute)
+    bank.memory = np.minimum(first.memory, second.memory)
+    slots, slices = np.maximum(first.used, second.used), first.used | second.used
+    bank.used = np.where(bank.mode == PARTITIONED, slices, slots)
     return trial
 
 

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from windlass.core import freeing, order, place, reserve, roster, verdicts, victims
+from windlass.core import amounts, freeing, models, order, place, reserve, roster, verdicts, victims
 from windlass.core.cluster import Cluster
-from windlass.core.facts import Eviction, Nomination, Seat, Unit
+from windlass.core.facts import Eviction, Nomination, Running, Seat, Unit
 from windlass.core.freeing import Plan, Trial
 from windlass.core.place import Failure
 from windlass.core.queues import Shortage, Sums, Tree
@@ -69,7 +69,7 @@ def within_queue(cycle: Cycle, unit: Unit, shortage: Shortage) -> bool:
 def make_room(cycle: Cycle, unit: Unit, failure: Failure) -> bool:
     """The queue may use more, but there is no room."""
     shape = cycle.scene.cluster.shape_of(failure.role)
-    if cycle.most_when_empty(shape) < failure.role.least:
+    if cycle.most_when_empty(shape) < failure.wanted:
         return False  # not even in an empty cluster
     return _attempt(cycle, unit, frozenset())
 
@@ -120,36 +120,69 @@ def _rank(cycle: Cycle, unit: Unit) -> order.Key:
 
 
 def _find_room(cycle: Cycle, unit: Unit, over: frozenset[str]) -> bool:
-    from windlass.core.cycle import models_of
-
     claim = _claim(cycle, unit, over)
     standing = (unit.queue, _rank(cycle, unit), claim.scarce, claim.inside)
     hope = cycle.desk.hopes.get(standing)
     if hope is not None and not freeing.has_hope(cycle, unit, hope):
         return False
     pool = victims.pool(cycle, claim)
-    others_leave = bool(_told(cycle))
-    if not len(pool) and not (claim.inside and others_leave):
+    if (len(pool) or claim.inside) and _count_on_others(cycle, claim):
+        return True
+    if not len(pool):
         return False
-    trial = Trial(cycle, claim, pool, _leaving(cycle), quota=bool(over) or not claim.inside)
-    cycle.desk.hopes.setdefault(standing, trial.cluster(np.ones(len(pool), np.bool_)))
+    trial = Trial(
+        cycle, claim, pool, _cluster_at_worst(cycle), quota=bool(over) or not claim.inside
+    )
+    everybody = np.ones(len(pool), np.bool_)
+    cycle.desk.hopes.setdefault(standing, trial.cluster(everybody))
     allowed = pool.protected <= cycle.now
-    nobody = np.zeros(len(pool), np.bool_)
-    if others_leave and trial.suffices(nobody):
-        allowed = nobody
-    elif not trial.suffices(allowed):
+    if not trial.suffices(allowed):
         _wake_when_unprotected(trial)
         return False
-    plan = freeing.plan(trial, allowed, models_of(unit))
+    plan = freeing.plan(trial, allowed, models.in_turn(unit))
     if plan is None:
         return False
     _commit(cycle, unit, pool, plan)
     return True
 
 
+def _count_on_others(cycle: Cycle, claim: Claim) -> bool:
+    """Whether what others leave, beyond what is promised of it, is enough: nobody else must go."""
+    if not _told(cycle):
+        return False
+    claim = dataclasses.replace(claim, tree=_tree_without_told(cycle))
+    nobody = victims.nobody(cycle)
+    later = freeing.relieved(cycle.scene.cluster, _leaving(cycle), None)
+    freeing.free_ports(later, _told(cycle).values())
+    trial = Trial(cycle, claim, nobody, later, quota=True)
+    none = np.zeros(0, np.bool_)
+    plan = freeing.plan(trial, none, models.in_turn(claim.unit)) if trial.suffices(none) else None
+    if plan is not None:
+        _commit(cycle, claim.unit, nobody, plan)
+    return plan is not None
+
+
+def _cluster_at_worst(cycle: Cycle) -> Cluster:
+    """What can be counted on beside new victims. What others will have left counts only once they
+    are gone: else a decision about the same facts could go further than the one before it."""
+    cluster = cycle.scene.cluster
+    if not _told(cycle):
+        return cluster.fork(())
+    return freeing.at_worst(cluster, _leaving(cycle), _promised(cycle))
+
+
+def _promised(cycle: Cycle) -> Flat:
+    cluster, waiting = cycle.scene.cluster, cycle.snapshot.waiting
+    pieces = [
+        roster.part_of(cluster, Running(waiting[key], each.seats, cycle.now), each.seats)
+        for key, each in cycle.nominations.items()
+    ]
+    return roster.flatten(pieces, len(cluster.resources))
+
+
 def _claim(cycle: Cycle, unit: Unit, over: frozenset[str]) -> Claim:
-    """The unit's standing as it will be when all who were told to go are gone."""
-    tree, need = _tree_without_told(cycle), cycle.need(unit)
+    """The unit's standing, by what can be counted on."""
+    tree, need = _tree_at_worst(cycle), cycle.need(unit)
     scarce = over | victims.scarce_resources(cycle, unit)
     return Claim(
         unit, need, scarce, tree, tree.inside(unit.queue, need), _departed(cycle), _starting(cycle)
@@ -181,6 +214,17 @@ def _starting(cycle: Cycle) -> dict[str, list[tuple[Unit, Sums]]]:
             unit = cycle.snapshot.waiting[key]
             found.setdefault(unit.queue, []).append((unit, cycle.need(unit)))
     return found
+
+
+def _tree_at_worst(cycle: Cycle) -> Tree:
+    if not _told(cycle):
+        return cycle.tree.fork()
+    now = cycle.tree.fork()
+    for key in cycle.nominations:
+        unit = cycle.snapshot.waiting[key]
+        held = amounts.of_seats(cycle.scene.cluster, unit.roles, cycle.nominations[key].seats)
+        now.add(unit.queue, held, firm=not unit.preemptible, sign=-1)
+    return _tree_without_told(cycle).at_worst(now)
 
 
 def _tree_without_told(cycle: Cycle) -> Tree:

@@ -7,7 +7,7 @@ the placement again (`Retry`); quotas are kept in `Books`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -190,9 +190,9 @@ class Books:
         if not self._pool.own[i]:
             self._taken_from[queue] = self._taken_from.get(queue, 0) - sign
 
-    def allow(self, need: Mapping[str, int] | None = None) -> bool:
-        unit, need = self._claim.unit, self._claim.need if need is None else need
-        if self._tree.shortage(unit.queue, need, firm=not unit.preemptible):
+    def allow(self) -> bool:
+        unit = self._claim.unit
+        if self._tree.shortage(unit.queue, self._claim.need, firm=not unit.preemptible):
             return False
         return all(
             victims.may_take_back(self._claim, self._tree, queue)

@@ -44,7 +44,7 @@ class Claim:
     scarce: frozenset[str]
     """Resources of which too little is free: borrowed ones of these can be taken back."""
     tree: Tree
-    """As it will be when everybody who was told to go is gone."""
+    """What every queue will hold at worst while those who were told to go leave."""
     inside: bool
     """Its queue stays inside its guarantee with it."""
     departed: Mapping[str, Sequence[str]]
@@ -98,6 +98,10 @@ def pool(cycle: Cycle, claim: Claim) -> Pool:
             kinds[columns.surplus] = SURPLUS
             found.append((columns, mask, kinds, False))
     return _joined(found, cycle.now, resources)
+
+
+def nobody(cycle: Cycle) -> Pool:
+    return _joined((), cycle.now, len(cycle.scene.cluster.resources))
 
 
 def _evictable(claim: Claim, queue: str, columns: Columns) -> Mask:

@@ -1,0 +1,216 @@
+"""The sharing tree: limits, guarantees, lending, who borrows, whose turn it is."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windlass.core.facts import Queue
+from windlass.core.queues import SHARE_UNIT, Tree, sum_of
+
+CAPACITY = {"gpu": 16_000, "cpu": 100_000}
+
+
+def gpus(count: float) -> dict[str, int]:
+    return {"gpu": int(count * 1000)}
+
+
+def queue(name: str, parent: str = "", guarantee=None, limit=None, lend=None, **more) -> Queue:
+    def amounts(count):
+        return {} if count is None else gpus(count)
+
+    return Queue(name, parent, amounts(guarantee), amounts(limit), amounts(lend), **more)
+
+
+def tree(*queues: Queue, capacity=CAPACITY, **used: float) -> Tree:
+    found = Tree(queues, capacity)
+    for name, count in used.items():
+        found.add(name, gpus(count), firm=False)
+    return found
+
+
+LIMITS = {
+    "room below the limit": (tree(queue("a", limit=4), a=2), "a", 2, None),
+    "own limit": (tree(queue("a", limit=4), a=2), "a", 3, ("limit", "a", 2000, 1000)),
+    "already over a limit that was lowered": (
+        tree(queue("a", limit=4), a=6), "a", 1, ("limit", "a", 0, 1000),
+    ),
+    "the limit of a queue above counts all below it": (
+        tree(queue("org", limit=4), queue("a", "org"), queue("b", "org"), a=1, b=2),
+        "a", 2, ("limit", "org", 1000, 1000),
+    ),
+    "the nearest limit is named first": (
+        tree(queue("org", limit=4), queue("a", "org", limit=4), a=4),
+        "a", 1, ("limit", "a", 0, 1000),
+    ),
+    "no limit on what is asked": (tree(queue("a", limit=0), a=0), "a", 0, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("found", "name", "asked", "answer"), LIMITS.values(), ids=LIMITS)
+def test_limits(found, name, asked, answer):
+    short = found.shortage(name, gpus(asked), firm=False)
+    told = short and (short.rule, short.queue, short.left, short.deficit)
+    assert told == answer
+
+
+def test_who_must_not_be_preempted_stays_inside_the_guarantee():
+    found = tree(queue("a", guarantee=4))
+    assert found.shortage("a", gpus(4), firm=True) is None
+    found.add("a", gpus(3), firm=True)
+    short = found.shortage("a", gpus(2), firm=True)
+    assert (short.rule, short.left) == ("guarantee", 1000)
+    assert found.shortage("a", gpus(9), firm=False) is None
+
+
+def test_what_is_not_lent_stays_out_of_reach_until_its_owner_uses_it():
+    queues = (queue("a", guarantee=8, lend=2), queue("b"))
+    found = tree(*queues)
+    assert found.shortage("b", gpus(10), firm=False) is None
+    short = found.shortage("b", gpus(11), firm=False)
+    assert (short.rule, short.left) == ("lend", 10_000)
+    assert tree(*queues, a=6).shortage("b", gpus(10), firm=False) is None
+    assert tree(*queues, b=10).shortage("a", gpus(8), firm=False) is None
+
+
+def test_what_a_queue_below_does_not_lend_is_kept_from_other_branches_too():
+    found = tree(queue("org"), queue("a", "org", guarantee=8, lend=0), queue("b"))
+    short = found.shortage("b", gpus(9), firm=False)
+    assert (short.rule, short.left) == ("lend", 8000)
+
+
+def test_everything_is_lent_if_nothing_else_is_said():
+    assert tree(queue("a", guarantee=8), queue("b")).shortage("b", gpus(16), firm=False) is None
+
+
+INSIDE = {
+    "up to the guarantee": (tree(queue("a", guarantee=4), a=2), "a", 2, True),
+    "not beyond": (tree(queue("a", guarantee=4), a=2), "a", 3, False),
+    "not without a guarantee": (tree(queue("a"), queue("b", guarantee=4)), "a", 1, False),
+    "nobody has a guarantee": (tree(queue("a")), "a", 1, False),
+    "a branch has at least what is promised below it": (
+        tree(queue("org"), queue("a", "org", guarantee=4)), "org", 4, True,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("found", "name", "asked", "answer"), INSIDE.values(), ids=INSIDE)
+def test_inside(found, name, asked, answer):
+    assert found.inside(name, gpus(asked)) is answer
+
+
+def test_guarantees_beyond_what_there_is_shrink_in_proportion():
+    found = tree(queue("a", guarantee=24), queue("b", guarantee=8))
+    assert (found.guarantee["a"], found.guarantee["b"]) == (gpus(12), gpus(4))
+
+
+def test_a_branch_is_promised_its_own_or_its_childrens_whichever_is_more():
+    found = tree(
+        queue("org", guarantee=4),
+        queue("a", "org", guarantee=3),
+        queue("b", "org", guarantee=3),
+        queue("wide", guarantee=8),
+        queue("c", "wide", guarantee=1),
+    )
+    assert found.guarantee["org"] == gpus(6)
+    assert found.guarantee["wide"] == gpus(8)
+
+
+def test_who_borrows_holds_more_than_its_guarantee_of_something_that_counts():
+    found = tree(queue("a", guarantee=4), queue("b"), a=5, b=1)
+    assert found.borrows("a", ["gpu"])
+    assert found.borrows("b", ["gpu", "cpu"])
+    assert not found.borrows("a", ["cpu"])
+    assert not tree(queue("a", guarantee=4), a=4).borrows("a", ["gpu"])
+
+
+def test_branches_part_below_the_first_queue_they_share():
+    found = tree(
+        queue("org"), queue("x", "org"), queue("y", "org"), queue("x1", "x"), queue("other")
+    )
+    assert found.parting("x1", "y") == (("x1", "x"), ("y",))
+    assert found.parting("x1", "other") == (("x1", "x", "org"), ("other",))
+    assert found.parting("x1", "x") == (("x1",), ())
+
+
+def test_who_is_inside_a_guarantee_comes_first_then_the_smallest_weighted_share():
+    found = tree(queue("a", guarantee=4), queue("b", weight=4), queue("c"), a=3, b=4, c=2)
+    order = sorted("abc", key=lambda name: found.rank(name, gpus(1)))
+    assert order == ["a", "b", "c"]
+    assert found.share("c") == SHARE_UNIT * 2 // 16
+    assert found.share("b") == SHARE_UNIT * 4 // 16 // 4
+
+
+def test_shares_follow_the_dominant_resource_and_past_use():
+    found = tree(queue("a"), queue("b", past_use=0.5))
+    found.add("a", {"cpu": 50_000, "gpu": 1000}, firm=False)
+    assert found.share("a") == SHARE_UNIT // 2
+    assert found.share("b") == SHARE_UNIT // 2
+    assert found.share("a", gpus(15)) == SHARE_UNIT
+
+
+BROKEN = {
+    "itself": ([queue("a", "a")], "a", "queue a is below itself: a -> a"),
+    "a cycle": ([queue("a", "b"), queue("b", "a")], "a", "queue a is below itself: a -> b -> a"),
+    "no such parent": (
+        [queue("a", "b"), queue("b", "zz")], "a",
+        "queue b names the parent zz, which does not exist",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("queues", "name", "message"), BROKEN.values(), ids=BROKEN)
+def test_queues_that_do_not_make_a_tree_are_named(queues, name, message):
+    assert tree(*queues).broken[name] == message
+
+
+def test_a_fork_changes_nothing_in_what_it_came_from():
+    found = tree(queue("a", guarantee=4), a=1)
+    twin = found.fork()
+    twin.add("a", gpus(2), firm=True)
+    assert (found.used["a"], found.firm["a"], found.total) == (gpus(1), {}, gpus(1))
+    assert twin.share("a") != found.share("a")
+
+
+def test_sums_add_up_by_resource():
+    assert sum_of([{"a": 1}, {"a": 2, "b": 1}]) == {"a": 3, "b": 1}
+
+
+names = st.sampled_from(["org", "x", "y", "x1", "x2", "z"])
+changes = st.lists(st.tuples(names, st.integers(0, 5), st.booleans()), max_size=20)
+
+
+@given(changes)
+def test_a_queue_holds_what_it_and_all_below_it_were_given(changes):
+    found = tree(
+        queue("org"), queue("x", "org"), queue("y", "org"), queue("x1", "x"), queue("x2", "x"),
+        queue("z"),
+    )  # fmt: skip
+    for name, count, firm in changes:
+        found.add(name, gpus(count), firm=firm)
+    for name in found.queues:
+        below = [c for n, c, _ in changes if name in found.path(n)]
+        firm = [c for n, c, f in changes if f and name in found.path(n)]
+        assert found.used[name].get("gpu", 0) == 1000 * sum(below)
+        assert found.firm[name].get("gpu", 0) == 1000 * sum(firm)
+    assert found.total.get("gpu", 0) == 1000 * sum(count for _, count, _ in changes)
+    for name, count, firm in changes:
+        found.add(name, gpus(count), firm=firm, sign=-1)
+    assert all(not any(sums.values()) for sums in (*found.used.values(), *found.firm.values()))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=2, max_size=4),
+    st.integers(1, 8),
+)
+def test_borrowing_never_touches_what_others_keep_back(rows, asked):
+    queues = [queue(f"q{i}", guarantee=g, lend=min(g, lend)) for i, (g, lend) in enumerate(rows)]
+    found = tree(*queues)
+    if found.shortage("q0", gpus(asked), firm=False) is None and not found.inside(
+        "q0", gpus(asked)
+    ):
+        found.add("q0", gpus(asked), firm=False)
+        for i in range(1, len(rows)):
+            own = found.guarantee[f"q{i}"].get("gpu", 0)
+            kept = own - min(own, found.queues[f"q{i}"].lend.get("gpu", own))
+            found.add(f"q{i}", {"gpu": kept}, firm=False)
+        assert found.total["gpu"] <= max(CAPACITY["gpu"], 0) or not found.guaranteed
