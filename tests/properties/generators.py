@@ -1,12 +1,15 @@
 """Random clusters, queue trees, units and events, small enough that cases collide often.
 
-Names, models and sizes come from short lists on purpose: laws break where units compete, not
-where everybody has a cluster to themselves.
+Hypothesis chooses a seed and how many nodes and units there are; each thing is then thrown with
+dice of its own, made from the seed and its name. So taking one unit away leaves the others as they
+are, and a failing case shrinks. Names, models and sizes come from short lists on purpose: laws
+break where units compete, not where everybody has a cluster to themselves.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import random
 
 from hypothesis import strategies as st
 
@@ -40,231 +43,249 @@ PROFILES = (
     Profile("3g", 4, (0, 4), 428),
     Profile("7g", 8, (0,), 1000),
 )
-QUEUE_NAMES = ("a", "b", "a1", "a2", "a1x")
+TREES = (("a",), ("a", "b"), ("a", "b", "a1"), ("a", "a1", "a2"), ("a", "b", "a1", "a2", "a1x"))
 _PARENTS = {"a": "", "b": "", "a1": "a", "a2": "a", "a1x": "a1"}
 _LABELS = (("app", "x"),), (("app", "y"),)
 _MATCHES = ((Requirement("app", "In", ("x",)),), (Requirement("app", "Exists"),))
+_TOPOLOGIES = (
+    Topology("rack", required=True),
+    Topology("zone", required=True),
+    Topology("node", required=True),
+    Topology("rack"),
+    Topology("node"),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Taste:
+    """What a generated case is made of."""
+
+    terms: bool = True
+    """Affinity and spread."""
+    odd: bool = True
+    """Units that can never start, nodes that take nobody, resources of which there is none."""
+    forms: tuple[str, ...] = ("none", "whole", "whole", "share", "ratio", "partition", "two")
+
+
+class Dice(random.Random):
+    def one_in(self, number: int) -> bool:
+        return self.randrange(number) == 0
+
+
+def dice(*seed: object) -> Dice:
+    return Dice("/".join(map(str, seed)))
 
 
 # --- nodes --------------------------------------------------------------------------------------
 
+_FORMS = (
+    {"whole"},
+    {"whole", "share"},
+    {"whole", "ratio"},
+    {"whole", "partition"},
+    {"whole", "share", "ratio", "partition"},
+)
 
-@st.composite
-def device_sets(draw: st.DrawFn) -> tuple[Device, ...]:
-    """All devices of a node alike, in one of the forms that machines come in."""
-    count = draw(st.integers(0, 4))
-    kind = draw(st.sampled_from(("plain", "shared", "ratio", "sliced", "all")))
-    model = draw(st.sampled_from(("old", "new")))
-    forms = {
-        "plain": {"whole"},
-        "shared": {"whole", "share"},
-        "ratio": {"whole", "ratio"},
-        "sliced": {"whole", "partition"},
-        "all": {"whole", "share", "ratio", "partition"},
-    }[kind]
-    sliced = "partition" in forms
+
+def device_set(throw: Dice, taste: Taste) -> tuple[Device, ...]:
+    """The devices of a node, alike but for their size, in a mix that machines come in."""
+    forms = frozenset(throw.choice(_FORMS))
+    model, sliced = throw.choice(("old", "new")), "partition" in forms
+    isolation = throw.choice(("none", "soft"))
     gpus = tuple(
         Device(
-            f"g{i}", "gpu", model, memory=draw(st.sampled_from((16_000, 80_000))),
+            f"g{i}", "gpu", model, memory=throw.choice((16_000, 80_000)),
             numa=i // 2, switch=f"s{i // 2}", links=f"l{i // 2}",
             slices=8 if sliced else 0, profiles=PROFILES if sliced else (),
-            forms=frozenset(forms), isolation=draw(st.sampled_from(("none", "soft"))),
-            healthy=draw(st.integers(0, 9)) > 0,
+            forms=forms, isolation=isolation, healthy=not (taste.odd and throw.one_in(12)),
         )
-        for i in range(count)
+        for i in range(throw.choice((0, 1, 2, 4, 4)))
     )  # fmt: skip
-    if count < 2 or draw(st.booleans()):
+    if len(gpus) < 2 or throw.one_in(2):
         return gpus
-    nics = tuple(Device(f"n{i}", "rdma", "cx", numa=i, switch=f"s{i}") for i in range(2))
-    return gpus + nics
+    return (*gpus, *(Device(f"n{i}", "rdma", "cx", numa=i, switch=f"s{i}") for i in range(2)))
 
 
-@st.composite
-def nodes(draw: st.DrawFn, name: str) -> Node:
-    zone = draw(st.sampled_from(("z1", "z2")))
-    rack = draw(st.sampled_from(("r1", "r2")))
-    depth = draw(st.sampled_from((2, 2, 2, 1, 0)))
-    taints = (Taint("team", "x"),) if draw(st.integers(0, 5)) == 0 else ()
+def node(name: str, throw: Dice, taste: Taste) -> Node:
+    zone = throw.choice(("z1", "z2"))
+    path = (zone, f"{zone}-{throw.choice(('r1', 'r2'))}")
+    least = 0 if taste.odd else 2
     return Node(
         name,
         {
-            "cpu": 1000 * draw(st.integers(0, 8)),
-            "memory": GIB * draw(st.integers(0, 16)),
-            "pods": draw(st.sampled_from((2, 10, 10))),
+            "cpu": 1000 * throw.randint(least, 8),
+            "memory": GIB * throw.randint(4 * least, 16),
+            "pods": throw.choice((2, 10, 10)),
         },
-        draw(device_sets()),
-        labels={"zone": zone, "host": name, "disk": draw(st.sampled_from(("ssd", "hdd")))},
-        taints=taints,
-        ready=draw(st.integers(0, 9)) > 0,
-        path=(zone, f"{zone}-{rack}")[:depth],
-        ready_in=draw(st.sampled_from((0.0,) * 9 + (60.0,))),
-        attach_limits={"disk": draw(st.integers(0, 3))} if draw(st.booleans()) else {},
+        device_set(throw, taste),
+        labels={"zone": zone, "host": name, "disk": throw.choice(("ssd", "hdd"))},
+        taints=(Taint("team", "x"),) if throw.one_in(8) else (),
+        ready=not (taste.odd and throw.one_in(10)),
+        path=path[: throw.choice((2, 2, 2, 2, 1, 0))],
+        ready_in=60.0 if taste.odd and throw.one_in(8) else 0.0,
+        attach_limits={"disk": throw.randint(0, 3)} if throw.one_in(2) else {},
     )
 
 
 # --- queues -------------------------------------------------------------------------------------
 
 
-@st.composite
-def amounts(draw: st.DrawFn) -> dict[str, int]:
+def _amounts(throw: Dice, most: int) -> dict[str, int]:
     found: dict[str, int] = {}
-    if draw(st.booleans()):
-        found["gpu"] = 1000 * draw(st.integers(0, 6))
-    if draw(st.integers(0, 3)) == 0:
-        found["gpu/new"] = 1000 * draw(st.integers(0, 4))
-    if draw(st.integers(0, 2)) == 0:
-        found["cpu"] = 1000 * draw(st.integers(0, 12))
+    if not throw.one_in(3):
+        found["gpu"] = 1000 * throw.randint(1, most)
+    if throw.one_in(4):
+        found["gpu/new"] = 1000 * throw.randint(0, most)
+    if throw.one_in(3):
+        found["cpu"] = 1000 * throw.randint(1, 3 * most)
     return found
 
 
-@st.composite
-def queues(draw: st.DrawFn, name: str) -> Queue:
+def queue(name: str, throw: Dice) -> Queue:
     return Queue(
         name,
         _PARENTS[name],
-        guarantee=draw(amounts()) if draw(st.booleans()) else {},
-        limit=draw(amounts()) if draw(st.booleans()) else {},
-        lend=draw(amounts()) if draw(st.booleans()) else {},
-        weight=draw(st.integers(1, 3)),
-        order=draw(st.sampled_from(("fifo", "lifo", "priority", "fair", "shortest", "attained"))),
-        strict=draw(st.booleans()),
-        reserve=draw(st.integers(0, 2)),
-        min_runtime=draw(st.sampled_from((0.0, 0.0, 50.0))),
-        max_priority=draw(st.sampled_from((None, None, 20))),
-        past_use=draw(st.sampled_from((0.0, 0.3))),
-        user_fair=draw(st.booleans()),
+        guarantee=_amounts(throw, 6) if throw.one_in(2) else {},
+        limit=_amounts(throw, 8) if throw.one_in(3) else {},
+        lend=_amounts(throw, 3) if throw.one_in(4) else {},
+        weight=throw.randint(1, 3),
+        order=throw.choice(("fifo", "lifo", "priority", "fair", "shortest", "attained")),
+        strict=throw.one_in(3),
+        reserve=throw.randint(0, 2),
+        min_runtime=throw.choice((0.0, 0.0, 50.0)),
+        max_priority=throw.choice((None, None, 20)),
+        past_use=throw.choice((0.0, 0.0, 0.3)),
+        user_fair=throw.one_in(3),
     )
 
 
 # --- units --------------------------------------------------------------------------------------
 
 
-@st.composite
-def device_requests(draw: st.DrawFn) -> tuple[DeviceRequest, ...]:
-    form = draw(st.sampled_from(("none", "whole", "whole", "share", "ratio", "partition", "two")))
-    models = draw(st.sampled_from(((), (), ("new",), ("new", "old"), ("old", "new"))))
-    isolation = draw(st.sampled_from(("none", "none", "soft")))
-    if form == "none":
-        return ()
-    if form == "whole":
-        return (DeviceRequest("gpu", draw(st.integers(1, 3)), models=models),)
-    if form == "share":
-        compute = draw(st.sampled_from((0, 100, 300, 500)))
-        memory = draw(st.sampled_from((0, 4_000, 9_000, 40_000)))
-        if not compute and not memory:
-            memory = 2_000
-        return (
-            DeviceRequest(
-                "gpu", compute=compute, memory=memory, models=models, isolation=isolation
-            ),
-        )
-    if form == "ratio":
-        return (DeviceRequest("gpu", ratio=draw(st.sampled_from((2, 4, 8))), models=models),)
-    if form == "partition":
-        return (DeviceRequest("gpu", profile=draw(st.sampled_from(("1g", "2g", "3g", "7g")))),)
-    return (DeviceRequest("gpu", draw(st.integers(1, 2)), models=models), DeviceRequest("rdma"))
+def device_requests(throw: Dice, taste: Taste) -> tuple[DeviceRequest, ...]:
+    models = throw.choice(((), (), (), ("new",), ("new", "old"), ("old", "new")))
+    isolation = throw.choice(("none", "none", "none", "soft"))
+    match throw.choice(taste.forms):
+        case "none":
+            return ()
+        case "whole":
+            return (DeviceRequest("gpu", throw.choice((1, 1, 2, 3)), models=models),)
+        case "share":
+            compute, memory = throw.choice(
+                ((100, 0), (300, 4_000), (500, 9_000), (0, 9_000), (0, 2_000), (100, 40_000))
+            )
+            return (
+                DeviceRequest(
+                    "gpu", compute=compute, memory=memory, models=models, isolation=isolation
+                ),
+            )
+        case "ratio":
+            return (DeviceRequest("gpu", ratio=throw.choice((2, 4, 8)), models=models),)
+        case "partition":
+            return (DeviceRequest("gpu", profile=throw.choice(("1g", "2g", "3g", "7g"))),)
+        case _:
+            pair = DeviceRequest("gpu", throw.choice((1, 1, 2)), models=models)
+            return (pair, DeviceRequest("rdma"))
 
 
-@st.composite
-def constraints(draw: st.DrawFn) -> Constraint:
+def constraint(throw: Dice) -> Constraint:
     return Constraint(
-        selector=(("disk", "ssd"),) if draw(st.integers(0, 5)) == 0 else (),
-        affinity=((Requirement("zone", "In", ("z1",)),),) if draw(st.integers(0, 5)) == 0 else (),
-        tolerations=(Toleration("team", "Exists"),) if draw(st.booleans()) else (),
-        avoid=frozenset(("node-1",)) if draw(st.integers(0, 9)) == 0 else frozenset(),
+        selector=(("disk", "ssd"),) if throw.one_in(8) else (),
+        affinity=((Requirement("zone", "In", ("z1",)),),) if throw.one_in(8) else (),
+        tolerations=(Toleration("team", "Exists"),) if throw.one_in(2) else (),
+        avoid=frozenset(("node-1",)) if throw.one_in(12) else frozenset(),
     )
 
 
-@st.composite
-def roles(draw: st.DrawFn, name: str, *, terms: bool) -> Role:
-    least = draw(st.integers(0 if name == "helper" else 1, 4))
-    requests = draw(device_requests())
+def role(name: str, throw: Dice, taste: Taste) -> Role:
+    least = throw.choice((1, 1, 2, 3, 4)) if name == "worker" else throw.choice((0, 1, 1))
     affinities: tuple[Affinity, ...] = ()
     spreads: tuple[Spread, ...] = ()
-    if terms and draw(st.integers(0, 3)) == 0:
-        affinities = (
-            Affinity(
-                draw(st.sampled_from(("zone", "host"))),
-                draw(st.sampled_from(_MATCHES)),
-                anti=draw(st.booleans()),
-                required=draw(st.booleans()),
-            ),
-        )
-    if terms and draw(st.integers(0, 4)) == 0:
-        match = draw(st.sampled_from(_MATCHES))
-        spreads = (Spread("zone", match, draw(st.integers(1, 2)), draw(st.booleans())),)
+    if taste.terms and throw.one_in(4):
+        key, match = throw.choice(("zone", "host")), throw.choice(_MATCHES)
+        affinities = (Affinity(key, match, throw.one_in(2), required=throw.one_in(2)),)
+    if taste.terms and throw.one_in(6):
+        spreads = (Spread("zone", throw.choice(_MATCHES), throw.randint(1, 2), throw.one_in(2)),)
+    requests = device_requests(throw, taste)
     return Role(
         name,
         least,
-        least + draw(st.sampled_from((0, 0, 0, 2))),
-        {"cpu": draw(st.sampled_from((0, 500, 1000, 3000))),
-         "memory": GIB * draw(st.sampled_from((0, 1, 5)))},
+        least + throw.choice((0, 0, 0, 2)),
+        {"cpu": throw.choice((0, 500, 1000, 2000)), "memory": GIB * throw.choice((0, 1, 3))},
         requests,
-        bundle=draw(st.sampled_from(("", "", "", "numa", "pcie"))) if requests else "",
-        constraint=draw(constraints()),
-        ports=(8080,) if draw(st.integers(0, 7)) == 0 else (),
-        attach=(("disk", 1),) if draw(st.integers(0, 9)) == 0 else (),
-        labels=draw(st.sampled_from(((), *_LABELS))) if terms else (),
+        bundle=throw.choice(("", "", "", "numa", "pcie")) if requests else "",
+        constraint=constraint(throw),
+        ports=(8080,) if throw.one_in(10) else (),
+        attach=(("disk", 1),) if throw.one_in(12) else (),
+        labels=throw.choice(((), *_LABELS)) if taste.terms else (),
         affinities=affinities,
         spreads=spreads,
-    )  # fmt: skip
+    )
 
 
-@st.composite
-def units(draw: st.DrawFn, key: str, *, terms: bool = True) -> Unit:
-    names = draw(st.sampled_from((("worker",), ("worker",), ("worker", "helper"))))
-    held = draw(st.integers(0, 19)) == 0
+def unit(key: str, queues: tuple[str, ...], throw: Dice, taste: Taste) -> Unit:
+    names = throw.choice((("worker",), ("worker",), ("worker",), ("worker", "helper")))
+    held = taste.odd and throw.one_in(25)
+    topology = throw.choice(_TOPOLOGIES) if throw.one_in(3) else None
+    if taste.odd and throw.one_in(30):
+        topology = Topology("block", required=True)
     return Unit(
         key,
-        draw(st.sampled_from((*QUEUE_NAMES, "nowhere") if held else QUEUE_NAMES)),
-        tuple(draw(roles(name, terms=terms)) for name in names),
-        submitted=float(draw(st.integers(0, 20))),
-        user=draw(st.sampled_from(("ann", "bob"))),
-        namespace=draw(st.sampled_from(("team", "team", "other"))),
-        priority=draw(st.sampled_from((10, 50, 50, 90))),
-        gang=draw(st.integers(0, 4)) > 0,
-        pack=draw(st.sampled_from(("binpack", "spread", "fragmentation"))),
-        topology=draw(topologies()),
-        preemptible=draw(st.integers(0, 4)) > 0,
-        expected=draw(st.sampled_from((None, 30.0, 300.0))),
-        not_before=draw(st.sampled_from((0.0,) * 9 + (500.0,))),
+        "nowhere" if taste.odd and throw.one_in(25) else throw.choice(queues),
+        tuple(role(name, throw, taste) for name in names),
+        submitted=float(throw.randint(0, 20)),
+        user=throw.choice(("ann", "bob")),
+        namespace=throw.choice(("team", "team", "other")),
+        priority=throw.choice((10, 50, 50, 90)),
+        gang=not throw.one_in(5),
+        pack=throw.choice(("binpack", "binpack", "spread", "fragmentation")),
+        topology=topology,
+        preemptible=not throw.one_in(5),
+        expected=throw.choice((None, 30.0, 300.0)),
+        not_before=500.0 if taste.odd and throw.one_in(20) else 0.0,
         held=(Reason.BUDGET_EXHAUSTED, "its budget is used up") if held else None,
     )
 
 
-def topologies() -> st.SearchStrategy[Topology | None]:
-    return st.sampled_from(
-        (
-            None,
-            None,
-            None,
-            Topology("rack", required=True),
-            Topology("zone", required=True),
-            Topology("node", required=True),
-            Topology("rack"),
-            Topology("block", required=True),
-        )
+# --- everything ---------------------------------------------------------------------------------
+
+
+def facts(
+    *, most_nodes: int = 6, most_units: int = 12, taste: Taste = Taste(), running: bool = True
+) -> st.SearchStrategy[Facts]:
+    """A cluster and units that wait for it; what runs comes from decisions, unless `running`:
+    then some units already hold room, put there when nobody else waited."""
+    return st.builds(
+        _facts,
+        st.integers(0, 1 << 32),
+        st.sampled_from(range(most_nodes, 0, -1)),
+        st.sampled_from(range(most_units, 0, -1)),
+        st.just(taste),
+        st.booleans() if running else st.just(False),
     )
 
 
-@st.composite
-def facts(draw: st.DrawFn, *, most_nodes: int = 6, most_units: int = 8, terms: bool = True) -> Facts:
-    """An empty cluster and units that wait for it; what runs comes from decisions."""
-    chosen = draw(st.sets(st.sampled_from(QUEUE_NAMES), min_size=1))
-    for name in list(chosen):  # ancestors must exist
-        while _PARENTS[name]:
-            name = _PARENTS[name]
-            chosen.add(name)
-    count = draw(st.integers(1, most_nodes))
-    waiting = tuple(
-        draw(units(f"u{i}", terms=terms)) for i in range(draw(st.integers(1, most_units)))
-    )
-    return Facts(
-        nodes=tuple(draw(nodes(f"node-{i}")) for i in range(count)),
-        queues=tuple(draw(queues(name)) for name in sorted(chosen)),
-        waiting=waiting,
+def _facts(seed: int, node_count: int, unit_count: int, taste: Taste, running: bool) -> Facts:
+    throw = dice(seed)
+    names = throw.choice(TREES)
+    units = tuple(unit(f"u{i}", names, dice(seed, "unit", i), taste) for i in range(unit_count))
+    found = Facts(
+        nodes=tuple(node(f"node-{i}", dice(seed, "node", i), taste) for i in range(node_count)),
+        queues=tuple(queue(name, dice(seed, "queue", name)) for name in names),
+        waiting=units,
         levels=LEVELS,
     )
+    return _with_running(found, unit_count // 2) if running else found
+
+
+def _with_running(found: Facts, first: int) -> Facts:
+    """Lets the first units start before the others come."""
+    from tests.properties import carry
+    from windlass.core import cycle
+
+    early = dataclasses.replace(found, waiting=found.waiting[:first])
+    after = carry.carry_out(early, cycle.decide(state.build(early), 0.0), 0.0)
+    return dataclasses.replace(after, waiting=(*after.waiting, *found.waiting[first:]))
 
 
 policies = st.sampled_from(
@@ -275,38 +296,48 @@ policies = st.sampled_from(
         Policy(grow=False),
         Policy(unknown_runtime="never"),
         Policy(unknown_runtime="preemptible"),
-        Policy(operations=40),
+        Policy(operations=60),
     )
 )
 
 
-# --- events -------------------------------------------------------------------------------------
-
-
-@st.composite
-def events(draw: st.DrawFn, now: Facts) -> state.Event:
+def event(now: Facts, seed: int, taste: Taste = Taste()) -> state.Event:
     """Something that could happen to these facts."""
-    choices: list[str] = ["node", "node_gone", "queue", "queue_gone", "unit", "unit"]
-    choices += ["ends", "ends", "loses_member"] if now.running else []
+    throw = dice(seed, "event")
+    names = throw.choice(TREES)
+    choices = ["node", "node", "node_gone", "queue", "queue_gone", "unit", "unit", "unit"]
+    choices += ["ends", "ends", "ends", "loses_member"] if now.running else []
     choices += ["withdrawn"] if now.waiting else []
-    match draw(st.sampled_from(choices)):
+    match throw.choice(choices):
         case "node":
-            return state.NodePut(draw(nodes(f"node-{draw(st.integers(0, 6))}")))
+            return _node_event(now, throw, taste)
         case "node_gone":
-            return state.NodeGone(f"node-{draw(st.integers(0, 6))}")
+            return state.NodeGone(f"node-{throw.randint(0, 6)}")
         case "queue":
-            return state.QueuePut(draw(queues(draw(st.sampled_from(QUEUE_NAMES)))))
+            return state.QueuePut(queue(throw.choice(names), throw))
         case "queue_gone":
-            return state.QueueGone(draw(st.sampled_from(QUEUE_NAMES)))
+            return state.QueueGone(throw.choice(names))
         case "unit":
-            return state.Waits(draw(units(f"u{draw(st.integers(0, 12))}")))
+            return state.Waits(unit(f"u{throw.randint(0, 15)}", names, throw, taste))
         case "ends":
-            running = draw(st.sampled_from(now.running))
-            return state.Gone(running.unit.key, draw(st.sampled_from((None, 20.0, 400.0))))
+            key = throw.choice(now.running).unit.key
+            return state.Gone(key, throw.choice((None, 20.0, 400.0)))
         case "loses_member":
-            return state.Holds(_without_one(draw(st.sampled_from(now.running))))
+            return state.Holds(_without_one(throw.choice(now.running)))
         case _:
-            return state.Gone(draw(st.sampled_from(now.waiting)).key)
+            return state.Gone(throw.choice(now.waiting).key)
+
+
+def _node_event(now: Facts, throw: Dice, taste: Taste) -> state.Event:
+    """A node that is new, or one that changed a little: readiness, labels, sizes."""
+    fresh = node(f"node-{throw.randint(0, 6)}", throw, taste)
+    if not now.nodes or throw.one_in(3):
+        return state.NodePut(fresh)
+    old = throw.choice(now.nodes)
+    changed = throw.choice(
+        ("ready", "ready_in", "labels", "taints", "allocatable", "attach_limits")
+    )
+    return state.NodePut(dataclasses.replace(old, **{changed: getattr(fresh, changed)}))
 
 
 def _without_one(running: Running) -> Running:

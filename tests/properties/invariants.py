@@ -30,7 +30,7 @@ Sums = Counter[str]
 
 def check(before: Facts, decision: Decision, after: Facts) -> None:
     """All laws that one decision must obey; `after` is what carrying it out leads to."""
-    nodes_are_not_overdrawn(after)
+    nodes_are_not_overdrawn(after, decision)
     members_sit_where_they_may(before, decision)
     gangs_are_whole(before, after)
     required_domains_are_kept(before, after)
@@ -43,8 +43,20 @@ def check(before: Facts, decision: Decision, after: Facts) -> None:
 # --- I1: capacity -------------------------------------------------------------------------------
 
 
-def nodes_are_not_overdrawn(facts: Facts) -> None:
+def nodes_are_not_overdrawn(facts: Facts, decision: Decision) -> None:
+    """Where members go, of what they use: a node may have shrunk under those who are there."""
+    roles = {(key, role.name): role for key, u in _units(facts).items() for role in u.roles}
+    used: dict[str, set[str]] = {}
+    for placement in decision.placements:
+        for seat in placement.seats:
+            role = roles[placement.unit, seat.role]
+            names = {name for name, amount in role.needs.items() if amount}
+            names |= {"pods", *(f"attach:{driver}" for driver, _ in role.attach)}
+            used.setdefault(seat.node, set()).update(names)
     for node in facts.nodes:
+        fresh = used.get(node.name)
+        if fresh is None:
+            continue
         held: Sums = Counter()
         grants: dict[str, list[Grant]] = {}
         ports: Counter[int] = Counter()
@@ -58,7 +70,7 @@ def nodes_are_not_overdrawn(facts: Facts) -> None:
         has = dict(node.allocatable)
         has.update({f"attach:{driver}": most for driver, most in node.attach_limits.items()})
         for resource, amount in held.items():
-            if resource == "pods" and "pods" not in has:
+            if resource not in fresh or (resource == "pods" and "pods" not in has):
                 continue
             assert amount <= has.get(resource, 0), f"{node.name}: {amount} {resource} of {has}"
         assert all(count == 1 for count in ports.values()), f"{node.name}: a host port twice"

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 SOAK = os.environ.get("WINDLASS_SOAK") == "1"
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
@@ -21,4 +21,5 @@ def cases(normal: int, soak: int) -> Callable[[Any], Any]:
         deadline=None,
         print_blob=True,
         suppress_health_check=_SLOW,
+        phases=[Phase.explicit, Phase.generate, *([Phase.shrink] if SOAK else [])],
     )

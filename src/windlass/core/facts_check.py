@@ -95,7 +95,9 @@ def _refuse_bad_request(what: str, request: DeviceRequest) -> None:
     }
     _refuse_amounts(f"{what}: {request.kind}", amounts)
     if request.count < 1 or (request.form != "whole" and request.count != 1):
-        raise BadFacts(f"{what}: {request.kind} in the form {request.form} cannot be {request.count}")
+        raise BadFacts(
+            f"{what}: {request.kind} in the form {request.form} cannot be {request.count}"
+        )
     if request.compute > 1000:
         raise BadFacts(f"{what}: {request.compute} thousandths of one {request.kind} is too much")
 

@@ -1,0 +1,98 @@
+"""Negative answers against brute force on tiny clusters (I11), and how tight the packing is."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given, note
+from hypothesis import strategies as st
+
+from tests.properties import generators, oracle
+from tests.properties.settings import SOAK, cases
+from windlass.core import cycle, state
+from windlass.core.facts import DeviceRequest, Facts, Node, Queue, Role, Unit
+from windlass.kinds.reasons import Reason
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600 if SOAK else 240)]
+NO_ROOM = (Reason.WAITING_FOR_CAPACITY, Reason.WAITING_FOR_TOPOLOGY, Reason.IMPOSSIBLE)
+TINY = generators.facts(
+    most_nodes=3, most_units=6, taste=generators.Taste(terms=False, odd=False), running=False
+)
+
+
+def small(unit: Unit) -> Unit:
+    """Three members at most, so that brute force ends."""
+    roles = tuple(
+        dataclasses.replace(role, least=min(role.least, 2), most=min(role.least, 2))
+        for role in unit.roles
+    )
+    return dataclasses.replace(unit, roles=roles, queue="q", preemptible=True)
+
+
+@cases(150, 4000)
+@given(TINY)
+def test_no_is_only_said_where_no_assignment_exists(facts: Facts) -> None:
+    """Each unit alone in the empty cluster: placed if and only if brute force can place it, or
+    the search says that it gave up; impossible only if even nodes that are not open would not do."""
+    for unit in map(small, facts.waiting):
+        alone = dataclasses.replace(facts, queues=(Queue("q"),), waiting=(unit,))
+        decision = cycle.decide(state.build(alone), 100.0)
+        note(f"{unit}\n{decision}")
+        exists = oracle.can_start(alone, unit, closed_too=False)
+        if decision.placements:
+            assert exists, "it was placed where brute force finds no place"
+            continue
+        (verdict,) = decision.verdicts
+        assert verdict.reason in NO_ROOM
+        if verdict.resolved:
+            assert not exists, f"there is room, but: {verdict.message}"
+        if verdict.reason is Reason.IMPOSSIBLE:
+            assert not oracle.can_start(alone, unit, closed_too=True), verdict.message
+
+
+@cases(150, 4000)
+@given(st.lists(st.sampled_from((100, 200, 250, 300, 400, 500, 600, 700)), max_size=10))
+def test_shares_need_at_most_seventeen_tenths_of_the_fewest_devices_and_one(
+    sizes: list[int],
+) -> None:
+    """Placed one after another as they come, tightest device first: the bound of best fit."""
+    nodes = tuple(_device_node(i) for i in range(len(sizes)))
+    units = tuple(
+        Unit(f"u{i:02}", "q", (Role("w", 1, 1, {}, (DeviceRequest("gpu", compute=size),)),),
+             submitted=float(i))
+        for i, size in enumerate(sizes)
+    )  # fmt: skip
+    facts = Facts(nodes=nodes, queues=(Queue("q"),), waiting=units)
+    decision = cycle.decide(state.build(facts), 100.0)
+    assert len(decision.placements) == len(sizes)
+    used = {seat.node for placement in decision.placements for seat in placement.seats}
+    assert 10 * len(used) <= 17 * _fewest(sizes) + 10
+
+
+def _device_node(number: int) -> Node:
+    device = dataclasses.replace(
+        generators.device_set(generators.dice("share", 7), generators.Taste(odd=False))[0],
+        id="g0", forms=frozenset(("share",)), compute=1000, memory=0,
+    )  # fmt: skip
+    return Node(f"n{number:02}", {"cpu": 1000}, (device,))
+
+
+def _fewest(sizes: list[int]) -> int:
+    """The fewest devices that hold all shares, by trying."""
+    best = len(sizes)
+
+    def put(left: list[int], devices: list[int]) -> None:
+        nonlocal best
+        if len(devices) >= best:
+            return
+        if not left:
+            best = len(devices)
+            return
+        for i, used in enumerate(devices):
+            if used + left[0] <= 1000 and used not in devices[:i]:
+                put(left[1:], [*devices[:i], used + left[0], *devices[i + 1 :]])
+        put(left[1:], [*devices, left[0]])
+
+    put(sorted(sizes, reverse=True), [])
+    return best
