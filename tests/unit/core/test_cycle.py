@@ -1,0 +1,271 @@
+"""The cycle: promises that are kept or void, orders, bounds of the work, and input that is bad."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+
+from windlass.core import cycle, facts_check, state
+from windlass.core.facts import (
+    Affinity,
+    Device,
+    DeviceRequest,
+    Facts,
+    Grant,
+    Node,
+    Nomination,
+    Policy,
+    Profile,
+    Queue,
+    Requirement,
+    Role,
+    Running,
+    Seat,
+    Topology,
+    Unit,
+)
+from windlass.kinds.reasons import Reason
+
+NOW = 1000.0
+
+
+def node(name: str, cpu: int = 4, gpus: int = 0, **more: object) -> Node:
+    devices = tuple(Device(f"g{i}", "gpu", memory=1000) for i in range(gpus))
+    return Node(name, {"cpu": cpu * 1000}, devices, **more)  # type: ignore[arg-type]
+
+
+def unit(key: str, members: int = 1, cpu: int = 1, **more: object) -> Unit:
+    role = Role("w", members, int(more.pop("most", members)), {"cpu": cpu * 1000})  # type: ignore[call-overload]
+    return Unit(key, str(more.pop("queue", "q")), (role,), **more)  # type: ignore[arg-type]
+
+
+def seats(*names: str) -> tuple[Seat, ...]:
+    return tuple(Seat("w", i, name) for i, name in enumerate(names))
+
+
+def decided(facts: Facts, policy: Policy = Policy()) -> cycle.Decision:  # noqa: B008
+    return cycle.decide(state.build(facts), NOW, policy)
+
+
+def started(decision: cycle.Decision) -> list[str]:
+    return [placement.unit for placement in decision.placements]
+
+
+# --- promises -----------------------------------------------------------------------------------
+
+PROMISED = (Nomination("me", seats("n0")),)
+
+
+def test_nominated_room_is_held_until_it_is_free_and_then_taken() -> None:
+    leaving = Running(unit("old", cpu=4), seats("n0"), 0.0, leaving=(("w", 0),))
+    facts = Facts(
+        (node("n0"),), (Queue("q"),), (leaving,), (unit("me", cpu=4), unit("x")), PROMISED
+    )
+    first = decided(facts)
+    assert (started(first), first.nominations) == ([], PROMISED)
+    assert started(decided(dataclasses.replace(facts, running=()))) == ["me"]
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [(node("n1"),), (node("n0", ready=False), node("n1")), (node("n0", ready_in=9.0), node("n1"))],
+    ids=["node-gone", "node-closed", "node-not-there"],
+)
+def test_a_promise_whose_place_is_gone_is_void(nodes: tuple[Node, ...]) -> None:
+    facts = Facts(nodes, (Queue("q"),), waiting=(unit("me"),), nominations=PROMISED)
+    decision = decided(facts)
+    assert [seat.node for p in decision.placements for seat in p.seats] == ["n1"]
+    assert decision.nominations == ()
+
+
+def test_a_promise_to_somebody_who_went_away_holds_nothing() -> None:
+    facts = Facts((node("n0"),), (Queue("q"),), waiting=(unit("x", 4),), nominations=PROMISED)
+    assert started(decided(facts)) == ["x"]
+
+
+def test_a_promise_for_another_wish_is_void() -> None:
+    facts = Facts((node("n0"),), (Queue("q"),), waiting=(unit("me", 2),), nominations=PROMISED)
+    assert [len(p.seats) for p in decided(facts).placements] == [2]
+
+
+def test_promised_devices_are_not_free_while_they_are_cut_otherwise() -> None:
+    """The compute would suffice, but a device is in one ratio at a time."""
+    device = Device("g0", "gpu", forms=frozenset(("ratio",)))
+    old_role = Role("w", 1, 1, {}, (DeviceRequest("gpu", ratio=4),))
+    new_role = Role("w", 1, 1, {}, (DeviceRequest("gpu", ratio=2),))
+    old = Running(
+        Unit("old", "q", (old_role,)),
+        (Seat("w", 0, "n", (Grant("g0", "ratio", 250, ratio=4),)),),
+        0.0, leaving=(("w", 0),),
+    )  # fmt: skip
+    promise = (Nomination("me", (Seat("w", 0, "n", (Grant("g0", "ratio", 500, ratio=2),)),)),)
+    me = Unit("me", "q", (new_role,))
+    facts = Facts((Node("n", {}, (device,)),), (Queue("q"),), (old,), (me,), promise)
+    assert started(decided(facts)) == []
+    assert started(decided(dataclasses.replace(facts, running=()))) == ["me"]
+
+
+# --- elastic units and repair stay in bounds ----------------------------------------------------
+
+
+def test_an_elastic_unit_grows_inside_the_domain_it_requires() -> None:
+    nodes = tuple(node(f"n{i}", cpu=2, path=(f"r{i // 2}",)) for i in range(4))
+    me = unit("me", 2, cpu=2, most=4, topology=Topology("rack", required=True))
+    other = Running(unit("x", 1, cpu=2), seats("n1"), 0.0)
+    facts = Facts(nodes, (Queue("q"),), (other,), (me,), levels=("rack",))
+    (placement,) = decided(facts).placements
+    assert {seat.node for seat in placement.seats} == {"n2", "n3"}
+
+
+def test_a_gang_that_cannot_be_completed_does_not_grow_member_by_member() -> None:
+    hurt = Running(unit("me", 5, cpu=2, most=6), seats("n0"), 0.0)
+    facts = Facts((node("n0"), node("n1")), (Queue("q"),), (hurt,))
+    assert decided(facts).placements == ()
+
+
+def test_repair_stays_on_the_node_that_is_required() -> None:
+    me = unit("me", 3, topology=Topology("node", required=True))
+    facts = Facts((node("n0"), node("n1", 2)), (Queue("q"),), (Running(me, seats("n1"), 0.0),))
+    assert decided(facts).placements == ()
+    roomy = dataclasses.replace(facts, nodes=(node("n0"), node("n1", 3)))
+    (placement,) = decided(roomy).placements
+    assert {seat.node for seat in placement.seats} == {"n1"}
+
+
+def test_repair_does_not_pass_a_limit() -> None:
+    me = Running(unit("me", 3), seats("n0", "n0"), 0.0)
+    facts = Facts((node("n0"),), (Queue("q", limit={"cpu": 2000}),), (me,))
+    assert decided(facts).placements == ()
+
+
+def test_members_placed_in_one_decision_keep_those_of_the_same_decision_away() -> None:
+    apart = Affinity("host", (Requirement("app", "In", ("x",)),), anti=True)
+    plain = Role("w", 1, 1, {"cpu": 1000}, labels=(("app", "x"),))
+    shy = Role("w", 1, 1, {"cpu": 1000}, affinities=(apart,))
+    nodes = tuple(node(f"n{i}", labels={"host": f"n{i}"}) for i in range(2))
+    waiting = (Unit("plain", "q", (plain,), submitted=1.0), Unit("shy", "q", (shy,), submitted=2.0))
+    placed = decided(Facts(nodes, (Queue("q"),), waiting=waiting)).placements
+    assert len({seat.node for p in placed for seat in p.seats}) == 2
+
+
+def test_several_roles_fit_on_the_one_node_they_require() -> None:
+    roles = (Role("a", 1, 1, {"cpu": 1000}), Role("b", 2, 2, {"cpu": 1000}))
+    me = Unit("me", "q", roles, topology=Topology("node", required=True))
+    (placement,) = decided(
+        Facts((node("n0", 2), node("n1")), (Queue("q"),), waiting=(me,))
+    ).placements
+    assert {seat.node for seat in placement.seats} == {"n1"}
+
+
+# --- bounded work -------------------------------------------------------------------------------
+
+
+def test_what_was_not_looked_at_is_unresolved_never_impossible() -> None:
+    waiting = tuple(unit(f"u{i}", submitted=float(i)) for i in range(5))
+    facts = Facts(tuple(node(f"n{i}") for i in range(10)), (Queue("q"),), waiting=waiting)
+    decision = decided(facts, Policy(operations=15, grow=False))
+    assert 0 < len(decision.placements) < 5
+    assert {(v.reason, v.resolved) for v in decision.verdicts} == {
+        (Reason.WAITING_FOR_CAPACITY, False)
+    }
+
+
+# --- events -------------------------------------------------------------------------------------
+
+
+def test_a_node_may_start_to_count_volumes() -> None:
+    snapshot = state.build(Facts((node("n"),), (Queue("q"),)))
+    state.apply(snapshot, [state.NodePut(node("n", attach_limits={"disk": 1}))])
+    role = Role("w", 2, 2, {}, attach=(("disk", 1),))
+    state.apply(snapshot, [state.Waits(Unit("me", "q", (role,)))])
+    assert cycle.decide(snapshot, NOW).verdicts[0].reason is Reason.IMPOSSIBLE
+
+
+def test_a_node_that_arrives_adds_to_what_guarantees_are_measured_by() -> None:
+    facts = Facts((node("n"), node("m", ready_in=60.0)), (Queue("q", guarantee={"cpu": 8000}),))
+    snapshot = state.build(facts)
+    assert snapshot.tree.guarantee["q"] == {"cpu": 4000}
+    state.apply(snapshot, [state.NodePut(node("m"))])
+    assert snapshot.tree.guarantee["q"] == {"cpu": 8000}
+
+
+def test_a_device_that_was_set_up_anew_under_a_partition_is_counted_as_taken() -> None:
+    small = Device("g0", "gpu", slices=2, profiles=(Profile("half", 1, (0, 1)),),
+                   forms=frozenset(("partition",)))  # fmt: skip
+    held = Running(
+        Unit("old", "q", (Role("w", 1, 1, {}, (DeviceRequest("gpu", profile="third"),)),)),
+        (Seat("w", 0, "n", (Grant("g0", "partition", 0, profile="third"),)),), 0.0,
+    )  # fmt: skip
+    me = Unit("me", "q", (Role("w", 1, 1, {}, (DeviceRequest("gpu", profile="half"),)),))
+    assert started(decided(Facts((Node("n", {}, (small,)),), (Queue("q"),), (held,), (me,)))) == []
+
+
+# --- bad input ----------------------------------------------------------------------------------
+
+BAD = [
+    (Facts((node("n", cpu=-1),)), "node n: cpu is -1000"),
+    (Facts((Node("n", {"cpu": math.nan}),)), "node n: cpu is nan"),  # type: ignore[dict-item]
+    (Facts((Node("n", {"cpu": 1.5}),)), "node n: cpu is 1.5"),  # type: ignore[dict-item]
+    (Facts((node("n"), node("n"))), "node 'n' is there twice"),
+    (Facts((Node("n", {}, (Device("g", "gpu"), Device("g", "gpu"))),)), "device 'g' is there twice"),
+    (Facts((Node("n", {}, (Device("g", "gpu", compute=0),)),)), "device g has no compute"),
+    (Facts((Node("n", {}, (Device("g", "gpu", memory=-5),)),)), "memory is -5"),
+    (Facts((Node("n", {}, (Device("g", "gpu", slices=1, profiles=(Profile("p", 2, (0,)),)),)),)),
+     "profile p does not fit"),
+    (Facts(queues=(Queue("q"), Queue("q"))), "queue 'q' is there twice"),
+    (Facts(queues=(Queue("q", weight=0),)), "queue q: weight is 0"),
+    (Facts(queues=(Queue("q", limit={"gpu": -1}),)), "queue q: gpu is -1"),
+    (Facts(queues=(Queue("q", past_use=math.nan),)), "queue q: past use is nan"),
+    (Facts(waiting=(unit("u"), unit("u"))), "unit 'u' is there twice"),
+    (Facts(waiting=(unit("u", -1),)), "role w wants -1 to -1 members"),
+    (Facts(waiting=(unit("u", cpu=-1),)), "unit u: cpu is -1000"),
+    (Facts(waiting=(unit("u", submitted=math.inf),)), "submitted is inf"),
+    (Facts(waiting=(unit("u", expected=math.nan),)), "expected is nan"),
+    (Facts(waiting=(Unit("u", "q", (Role("w", 1, 1, {}, (DeviceRequest("gpu", 0),)),)),)), "cannot be 0"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("facts", "says"), BAD)
+def test_facts_that_contradict_themselves_are_refused(facts: Facts, says: str) -> None:
+    with pytest.raises(facts_check.BadFacts, match=says):
+        state.build(facts)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        state.NodePut(node("n", cpu=-1)),
+        state.QueuePut(Queue("q", weight=0)),
+        state.Waits(unit("u", cpu=-1)),
+        state.Holds(Running(unit("u", cpu=-1), (), 0.0)),
+    ],
+)
+def test_events_that_contradict_themselves_are_refused_and_change_nothing(
+    event: state.Event,
+) -> None:
+    snapshot = state.build(Facts((node("n"),), (Queue("q"),), waiting=(unit("u"),)))
+    before = snapshot.facts()
+    with pytest.raises(facts_check.BadFacts):
+        state.apply(snapshot, [event])
+    assert snapshot.facts() == before
+
+
+@pytest.mark.parametrize(
+    ("queues", "says"),
+    [
+        ((Queue("q", "r"), Queue("r", "q")), "queue q is below itself: q -> r -> q"),
+        ((Queue("q", "nowhere"),), "queue q names the parent nowhere, which does not exist"),
+        ((Queue("q", "q"),), "queue q is below itself: q -> q"),
+        ((), "queue q does not exist"),
+    ],
+)
+def test_a_queue_that_cannot_be_used_gives_a_verdict(queues: tuple[Queue, ...], says: str) -> None:
+    (verdict,) = decided(Facts((node("n"),), queues, waiting=(unit("u"),))).verdicts
+    assert verdict.reason is Reason.NO_SUCH_QUEUE
+    assert says in verdict.message
+
+
+def test_nothing_at_all_is_decided_about_nothing() -> None:
+    assert decided(Facts()) == cycle.Decision()
