@@ -29,15 +29,21 @@ class Patience:
     """A running unit loses its place only to one whose index is this many times smaller."""
     least_run: float
     """Seconds after its start during which it does not lose it at all."""
+    least_share: float
+    """The same, as a share of what it had had before it was started: the older a unit, the longer
+    it is left alone, so that the number of its stops grows with the logarithm of its length."""
 
-    def defended(self, index: float, ran: float) -> float:
-        """The index with which a unit that was started `ran` seconds ago holds its place."""
-        return 0.0 if ran < self.least_run else index / self.hysteresis
+    def defended(self, index: float, ran: float, before: float) -> float:
+        """The index with which a unit holds its place that was started `ran` seconds ago and had
+        had `before` seconds until then."""
+        if ran < max(self.least_run, self.least_share * before):
+            return 0.0
+        return index / self.hysteresis
 
 
-EAGER = Patience(hysteresis=2.0, least_run=600.0)
+EAGER = Patience(hysteresis=2.0, least_run=600.0, least_share=0.1)
 """Shortest waits where stopping costs little."""
-LIGHT = Patience(hysteresis=8.0, least_run=3600.0)
+LIGHT = Patience(hysteresis=2.0, least_run=3600.0, least_share=0.25)
 """Fewer stops, at somewhat longer waits."""
 LOOKS = (1000.0, 10.0)
 """Seconds of the first look at a running unit's rank while others wait; each next one comes after

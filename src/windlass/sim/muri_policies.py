@@ -136,7 +136,8 @@ class Attained(_Quiet):
         index = outlook.index(self._units[job], view.attained[job])
         if job not in view.running:
             return index, True
-        return self._patience.defended(index, view.now - view.started[job]), False
+        ran = view.now - view.started[job]
+        return self._patience.defended(index, ran, view.attained[job] - ran), False
 
     def _tell(self, view: View, chosen: Mapping[int, Places]) -> None:
         """The history hears who starts and who stops."""

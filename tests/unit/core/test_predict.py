@@ -221,10 +221,13 @@ def test_seconds_per_end_is_the_best_stint_of_all(hazards, age):
     assert found == pytest.approx(best, rel=1e-4)
 
 
-def test_a_running_unit_yields_only_to_a_clearly_better_one():
-    patience = predict.EAGER
-    assert patience.defended(100.0, patience.least_run - 1) == 0.0
-    assert patience.defended(100.0, patience.least_run) == 100.0 / patience.hysteresis
+@pytest.mark.parametrize(
+    ("ran", "before", "defended"),
+    [(599, 0, 0.0), (600, 0, 25.0), (600, 5000, 0.0), (999, 5000, 0.0), (1000, 5000, 25.0)],
+)
+def test_a_running_unit_yields_only_to_a_clearly_better_one(ran, before, defended):
+    patience = predict.Patience(hysteresis=4.0, least_run=600.0, least_share=0.2)
+    assert patience.defended(100.0, ran, before) == defended
 
 
 @given(st.floats(0, 1e9))
