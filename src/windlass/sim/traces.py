@@ -57,10 +57,13 @@ def read_jobs(path: Path, gpus_per_node: int = 8, queue: str = "") -> list[Job]:
     roles = shaping.Roles(gpus_per_node)
     muri = MILLISECONDS in header
     reader = _JobReader(path, found, roles, 1000.0 if muri else 1.0, ranked=not muri)
-    jobs = [reader.job(number, row) for number, row in enumerate(rows, start=2)]
-    chosen = [job for job in jobs if not queue or job.unit.queue == queue]
+    chosen = [
+        reader.job(number, row)
+        for number, row in enumerate(rows, start=2)
+        if not queue or reader.queue(row) == queue
+    ]
     if queue and not chosen:
-        known = sorted({job.unit.queue for job in jobs})
+        known = sorted({reader.queue(row) for row in rows})
         raise BadInput(f"{path} has no queue {queue!r}: it has {', '.join(known[:12])}.")
     return sorted(chosen, key=lambda job: (job.unit.submitted, job.unit.key))
 
@@ -160,7 +163,7 @@ class _JobReader:
         said = self._text(row, "expected")
         unit = Unit(
             f"{number:07}-{self._text(row, 'id') or 'job'}",
-            self._text(row, "queue") or "default",
+            self.queue(row),
             (role,),
             submitted,
             self._text(row, "user"),
@@ -169,6 +172,9 @@ class _JobReader:
             kin=self._text(row, "user"),
         )
         return Job(unit, duration)
+
+    def queue(self, row: Mapping[str, str]) -> str:
+        return self._text(row, "queue") or "default"
 
     def _needs(self, where: str, row: Mapping[str, str]) -> dict[str, int]:
         needs: dict[str, int] = {}
