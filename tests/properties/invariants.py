@@ -47,12 +47,14 @@ def nodes_are_not_overdrawn(facts: Facts, decision: Decision) -> None:
     """Where members go, of what they use: a node may have shrunk under those who are there."""
     roles = {(key, role.name): role for key, u in _units(facts).items() for role in u.roles}
     used: dict[str, set[str]] = {}
+    given_now: set[tuple[str, str]] = set()
     for placement in decision.placements:
         for seat in placement.seats:
             role = roles[placement.unit, seat.role]
             names = {name for name, amount in role.needs.items() if amount}
             names |= {"pods", *(f"attach:{driver}" for driver, _ in role.attach)}
             used.setdefault(seat.node, set()).update(names)
+            given_now |= {(seat.node, grant.device) for grant in seat.grants}
     for node in facts.nodes:
         fresh = used.get(node.name)
         if fresh is None:
@@ -76,7 +78,7 @@ def nodes_are_not_overdrawn(facts: Facts, decision: Decision) -> None:
         assert all(count == 1 for count in ports.values()), f"{node.name}: a host port twice"
         devices = {device.id: device for device in node.devices}
         for name, given in grants.items():
-            if name in devices:
+            if name in devices and (node.name, name) in given_now:
                 _device_is_sound(devices[name], given)
 
 

@@ -73,8 +73,6 @@ class Explanation:
         if self.verdict is None:
             return ["it starts now"]
         found = [f"{self.verdict.reason}: {self.verdict.message}"]
-        if self.certificate:
-            found.append(f"impossible because {self.certificate}")
         found.append(f"number {self.position} of {self.waiting_in_queue} in its queue")
         found.append(_when(self.start))
         found += [_held_by(holder) for holder in self.holders[:5]]
@@ -112,7 +110,7 @@ def explain(
 
 def _holders(done: Cycle, unit: Unit, verdict: Verdict | None) -> tuple[Holder, ...]:
     """Who holds the binding resource where the unit could use it, the largest part first."""
-    if verdict is None or verdict.reason in _NO_CHANGE_HELPS:
+    if verdict is None or verdict.reason in (*_NO_CHANGE_HELPS, Reason.IMPOSSIBLE):
         return ()
     resource = verdict.resource
     if not any(resource in held for held in done.snapshot.held.values()):
