@@ -184,7 +184,8 @@ def _partition(view: View, request: DeviceRequest, eligible: list[int]) -> Found
             if bits & used:
                 continue
             lost = _choices(device, used) - _choices(device, used | bits)
-            rank = (_model_rank(view, request, j), used == 0, lost, j, start)
+            fewer = -_most(profile, used | bits)  # a start that spoils another of its own kind
+            rank = (_model_rank(view, request, j), used == 0, fewer, lost, j, start)
             grant = Grant(device.id, "partition", profile.compute,
                           device.memory * profile.slices // device.slices,
                           profile=profile.name, start=start)  # fmt: skip
@@ -216,7 +217,9 @@ def serves(device: Device, request: DeviceRequest) -> bool:
 
 def occupied(device: Device, profile: str, start: int) -> int:
     """The slices of a partition as bits."""
-    slices = _profile(device, profile).slices
+    slices = next((each.slices for each in device.profiles if each.name == profile), 0)
+    if not slices:  # granted before the device was set up anew: nothing is known to be left
+        return (1 << max(device.slices, 1)) - 1
     return ((1 << slices) - 1) << start
 
 

@@ -19,11 +19,11 @@ def grow(cycle: Cycle) -> None:
     if not cycle.policy.grow:
         return
     for running in sorted(_elastic(cycle), key=lambda each: _rank(cycle, each)):
-        added: list[Seat] = []
+        grown = running
         for role in running.unit.roles:
-            added += _add_members(cycle, running, role)
-        if added:
-            _commit(cycle, running, tuple(added))
+            grown = _add_members(cycle, grown, role)
+        if len(grown.seats) > len(running.seats):
+            _commit(cycle, grown, grown.seats[len(running.seats) :])
 
 
 def _elastic(cycle: Cycle) -> list[Running]:
@@ -49,16 +49,14 @@ def _count(running: Running, role: Role) -> int:
     return sum(seat.role == role.name for seat in running.seats)
 
 
-def _add_members(cycle: Cycle, running: Running, role: Role) -> list[Seat]:
-    unit = running.unit
-    added: list[Seat] = []
+def _add_members(cycle: Cycle, running: Running, role: Role) -> Running:
     taken = {seat.index for seat in running.seats if seat.role == role.name}
     for number in (n for n in range(role.most) if n not in taken):
         seats = _one_more(cycle, running, Wish(role, 1, number))
         if not seats:
             break
-        added += seats
-    return added
+        running = dataclasses.replace(running, seats=(*running.seats, *seats))
+    return running
 
 
 def _one_more(cycle: Cycle, running: Running, wish: Wish) -> tuple[Seat, ...]:
@@ -86,9 +84,9 @@ def _one_more(cycle: Cycle, running: Running, wish: Wish) -> tuple[Seat, ...]:
     return answer
 
 
-def _commit(cycle: Cycle, running: Running, added: tuple[Seat, ...]) -> None:
-    unit = running.unit
+def _commit(cycle: Cycle, grown: Running, added: tuple[Seat, ...]) -> None:
+    unit = grown.unit
     started = cycle.placements.get(unit.key)
     seats = (*started.seats, *added) if started else added
     cycle.placements[unit.key] = Placement(unit.key, seats)
-    cycle.running[unit.key] = dataclasses.replace(running, seats=(*running.seats, *added))
+    cycle.running[unit.key] = grown

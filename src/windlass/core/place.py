@@ -304,6 +304,8 @@ def _place_several(scene: Scene, unit: Unit, wishes: Sequence[Wish]) -> tuple[Se
         if tries >= DOMAIN_TRIES or scene.work.exhausted:
             return dataclasses.replace(failure, resolved=False)
         answer = _all_in(scene, unit, by_scarcity, where)
+        if isinstance(answer, Failure):
+            answer = _all_in(scene, unit, by_scarcity[::-1], where)
         if not isinstance(answer, Failure):
             return answer
         failure = answer

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 
 from windlass.core.facts import Constraint, DeviceRequest, Role
 
-
 _REMEMBERED = 200_000
 """Roles whose shape is known by identity, before all are forgotten and told again."""
 
@@ -29,6 +28,12 @@ class Shape:
     ports: tuple[int, ...]
     unknown: bool
     """Asks for a resource that no node has."""
+
+    @property
+    def is_counted_exactly(self) -> bool:
+        """Whether "how many fit" is the true number: not where requests of one member compete for
+        the same devices, which is counted by trying one order."""
+        return len({request.kind for request in self.requests}) == len(self.requests)
 
     @property
     def resource_class(self) -> str:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from windlass.core.facts import Role, Unit, Verdict
-from windlass.core.place import Failure
+from windlass.core import amounts, place
+from windlass.core.facts import WHOLE, Role, Unit, Verdict
+from windlass.core.place import Failure, Wish
 from windlass.core.queues import Shortage
 from windlass.kinds.reasons import Reason
 
@@ -54,46 +55,48 @@ def no_such_queue(unit: Unit, queues: Iterable[str]) -> Verdict:
 def promised(verdict: Verdict, start: float) -> Verdict:
     """A head that waits, and knows until when at the latest if others end when they should."""
     return dataclasses.replace(
-        verdict, message=f"{verdict.message}; it starts by {_moment(start)} if others end in time"
+        verdict, message=f"{verdict.message}; it starts by {moment(start)} if others end in time"
     )
 
 
 def kept_for_others(unit: Unit, role: Role, until: float) -> Verdict:
     message = (
-        f"there is room for {told_role(role)}, held from {_moment(until)} on for who waits longer; "
+        f"there is room for {told_role(role)}, held from {moment(until)} on for who waits longer; "
         "it would still run then"
     )
     return Verdict(unit.key, Reason.RESERVED_UNTIL, message)
 
 
 def over_quota(unit: Unit, shortage: Shortage) -> Verdict:
-    need, left = told(shortage.resource, shortage.need), told(shortage.resource, shortage.left)
-    queue = shortage.queue
-    sentence = {
-        "limit": f"needs {need}; queue {queue} may use {left} more before its limit",
-        "guarantee": f"needs {need} and must not be preempted; the guarantee of queue {queue} has "
-        f"{left} left for such units",
-        "lend": f"needs {need}; queue {queue} may borrow {left} now, others keep the rest",
-    }[shortage.rule]
-    return Verdict(
-        unit.key, Reason.WAITING_FOR_QUOTA, sentence, shortage.resource, shortage.deficit, queue
-    )
+    resource, queue = shortage.resource, shortage.queue
+    need, left = told(resource, shortage.need), told(resource, shortage.left)
+    whole = told(resource, shortage.bound)
+    if shortage.rule == "limit":
+        sentence = f"needs {need}; queue {queue} may use {left} more before its limit of {whole}"
+        if shortage.need > shortage.bound:
+            sentence = f"needs {need}; the limit of queue {queue} is {whole} in all"
+        elif not shortage.left:
+            sentence = f"needs {need}; queue {queue} has reached its limit of {whole}"
+    elif shortage.rule == "guarantee":
+        sentence = (
+            f"needs {need} and must not be preempted; the guarantee of queue {queue} has {left} "
+            "left for such units"
+        )
+    else:
+        sentence = f"needs {need}; queue {queue} may borrow {left} now, others keep the rest"
+    return Verdict(unit.key, Reason.WAITING_FOR_QUOTA, sentence, resource, shortage.deficit, queue)
 
 
 def no_room(cycle: Cycle, unit: Unit, failure: Failure) -> Verdict:
     """From what `place` missed to a sentence: impossible, too little in all, or not together."""
-    role, shape = failure.role, cycle.scene.cluster.shape_of(failure.role)
-    most = cycle.most_when_empty(shape)
-    if most < role.least and failure.resolved:
-        return _impossible(cycle, unit, role, most)
+    impossible = _impossible(cycle, unit)
+    if impossible is not None:
+        return impossible
+    role = failure.role
     if failure.reserved_until is not None:
         return kept_for_others(unit, role, failure.reserved_until)
-    asks = (
-        f"needs {failure.wanted} x {told_role(role)}"
-        if failure.wanted > 1
-        else (f"needs {told_role(role)}")
-    )
-    missing = failure.wanted - failure.room
+    asks = _asks(role, failure.wanted)
+    missing = max(0, failure.wanted - failure.room)
     if not failure.resolved:
         message = f"{asks}; no arrangement was found in the time a decision may take"
         return Verdict(unit.key, Reason.WAITING_FOR_CAPACITY, message, resolved=False)
@@ -101,39 +104,87 @@ def no_room(cycle: Cycle, unit: Unit, failure: Failure) -> Verdict:
         level = unit.topology.level
         message = f"{asks} in one {level}; the best {level} has room for {failure.room} now"
         return Verdict(unit.key, Reason.WAITING_FOR_TOPOLOGY, message, level, missing)
-    resource, short = cycle.scarce.get(shape.id) or _scarcest(cycle, role)
-    cycle.scarce[shape.id] = (resource, short)
+    shape = cycle.scene.cluster.shape_of(role)
+    if shape.id not in cycle.scarce:
+        cycle.scarce[shape.id] = _scarcest(cycle, role)
+    resource, members, per_member = cycle.scarce[shape.id]
+    short = max(0, failure.wanted - members) * per_member
     message = f"{asks}; room for {failure.room} now"
-    if resource:
-        message += f", short of {resource}"
+    if short:
+        message += f", short of {told(resource, short)}"
+    elif resource:
+        message += ", too little of everything together on one node"
     return Verdict(unit.key, Reason.WAITING_FOR_CAPACITY, message, resource, short or missing)
 
 
-def _impossible(cycle: Cycle, unit: Unit, role: Role, most: int) -> Verdict:
-    """With the certificate: even if every node were empty there would be too little."""
+def _asks(role: Role, count: int) -> str:
+    return f"needs {count} x {told_role(role)}" if count > 1 else f"needs {told_role(role)}"
+
+
+# --- impossible: with the certificate -----------------------------------------------------------
+
+
+def _impossible(cycle: Cycle, unit: Unit) -> Verdict | None:
+    """What even empty nodes could not hold, by a bound that no arrangement can pass."""
     cluster = cycle.scene.cluster
-    allowed = cluster.mask(role.constraint)
     if not len(cluster):
         message = "no node has joined yet"
         return Verdict(unit.key, Reason.WAITING_FOR_CAPACITY, message, "nodes", 1)
+    # As it was asked for: quotas may have narrowed the models, but quotas change.
+    asked = cycle.snapshot.waiting.get(unit.key, unit)
+    level = asked.topology.level if asked.topology and asked.topology.required else ""
+    if level and level not in ("node", *cluster.levels):
+        known = ", ".join((*cluster.levels, "node"))
+        message = f"must be in one {level}, but nodes are known by {known} only"
+        return Verdict(unit.key, Reason.IMPOSSIBLE, message, level, 1)
+    for wish in place.least_of(asked):
+        shape = cluster.shape_of(wish.role)
+        if not shape.is_counted_exactly:
+            continue
+        most = cycle.most_when_empty(shape)
+        if most < wish.count:
+            return _too_little(cycle, unit, wish, most)
+        if level:
+            within = cycle.most_in_one(shape, level)
+            if within < wish.count:
+                message = (
+                    f"{_asks(wish.role, wish.count)} in one {level}; the largest {level} holds "
+                    f"{within} even if empty"
+                )
+                missing = wish.count - within
+                return Verdict(unit.key, Reason.IMPOSSIBLE, message, level, missing)
+    return None
+
+
+def _too_little(cycle: Cycle, unit: Unit, wish: Wish, most: int) -> Verdict:
+    cluster, role = cycle.scene.cluster, wish.role
+    allowed = cluster.mask(role.constraint)
     if not allowed.any():
         message = "no node has the labels and taints it asks for"
-        return Verdict(unit.key, Reason.IMPOSSIBLE, message, "nodes", role.least)
+        return Verdict(unit.key, Reason.IMPOSSIBLE, message, "nodes", wish.count)
     if most:
-        message = f"needs {role.least} x {told_role(role)}; all nodes together hold {most} if empty"
-        return Verdict(unit.key, Reason.IMPOSSIBLE, message, "members", role.least - most)
+        message = f"{_asks(role, wish.count)}; all nodes together hold {most} even if empty"
+        return Verdict(unit.key, Reason.IMPOSSIBLE, message, "members", wish.count - most)
     for name, need in sorted(role.needs.items()):
         column = cluster.resources.get(name)
         largest = int(cluster.capacity[column, allowed].max()) if column is not None else 0
         if need > largest:
             message = f"needs {told(name, need)} on one node; the largest has {told(name, largest)}"
             return Verdict(unit.key, Reason.IMPOSSIBLE, message, name, need - largest)
+    for request in role.devices:
+        have = int(cluster.bank.eligible(request)[allowed].sum(axis=1).max(initial=0))
+        if have < request.count:
+            asks = told_role(dataclasses.replace(role, needs={}, devices=(request,)))
+            message = f"needs {asks} on one node; the node with most of them has {have}"
+            missing = request.count - have
+            return Verdict(unit.key, Reason.IMPOSSIBLE, message, request.kind, missing * WHOLE)
     message = f"needs {told_role(role)} on one node; no node has all of it, even if empty"
     return Verdict(unit.key, Reason.IMPOSSIBLE, message, "node", 1)
 
 
-def _scarcest(cycle: Cycle, role: Role) -> tuple[str, int]:
-    """The resource of which the fewest members could be had, were it the only one needed."""
+def _scarcest(cycle: Cycle, role: Role) -> tuple[str, int, int]:
+    """The resource of which the fewest members could be had, were it the only one needed: its
+    name, so many members, and what each needs of it."""
     cluster = cycle.scene.cluster
     usable = cluster.mask(role.constraint) & cluster.open
     found: list[tuple[int, str, int]] = []
@@ -145,17 +196,17 @@ def _scarcest(cycle: Cycle, role: Role) -> tuple[str, int]:
     for request in role.devices:
         fit = cluster.bank.fit_request(request, np.flatnonzero(usable))
         name = f"{request.kind}/{request.models[0]}" if len(request.models) == 1 else request.kind
-        found.append((int(fit.sum()), name, request.count))
+        found.append((int(fit.sum()), name, amounts.charge(cluster, request)))
     if not found:
-        return "", 0
+        return "", 0, 0
     members, name, need = min(found)
-    return name, max(0, role.least - members) * need
+    return name, members, need
 
 
 # --- amounts in words ---------------------------------------------------------------------------
 
 
-def _moment(seconds: float) -> str:
+def moment(seconds: float) -> str:
     """Rounded up to the second: the words never promise more than the number."""
     moment = datetime.datetime.fromtimestamp(math.ceil(seconds), datetime.UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -28,7 +28,7 @@ def look(cycle: Cycle) -> None:
     new = {nodes[i].name for i in missing}
     for key, verdict in cycle.verdicts.items():
         unit = cycle.snapshot.waiting.get(key)
-        if unit is None or verdict.reason not in _HELPED_BY_NODES:
+        if unit is None or key in cycle.nominations or verdict.reason not in _HELPED_BY_NODES:
             continue
         answer = place.place(scene, unit, place.least_of(unit))
         if isinstance(answer, Failure):
