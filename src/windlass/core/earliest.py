@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from windlass.core import place, releases
+from windlass.core import models, place, releases, shadows
 from windlass.core.affinity import Crowd
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Seat, Unit
 from windlass.core.place import Failure, Scene, Wish
+from windlass.core.shadows import Held
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Cycle
-    from windlass.core.reserve import Held
 
 ATTEMPTS = 8
 """Moments tried for a unit of several shapes, where enough room in all proves nothing."""
@@ -125,22 +125,19 @@ class _Search:
 
     def _attempt(self, time: float) -> Start | None:
         """Really places it at that time, with the best model that fits."""
-        from windlass.core import cycle as cycles
-        from windlass.core import reserve
-
         self.tries -= 1
         self._go(time)
         ahead = self._ahead(time)
         self.scene.crowd = self._crowd(time)
-        for model in cycles.models_of(self.unit):
+        for model in models.in_turn(self.unit):
             self.scene.model = model
             self.scene.ceilings = self._ceilings(ahead, model)
             answer = place.place(self.scene, self.unit, self.wishes)
             self.scene.model, self.scene.ceilings = "", {}
             if isinstance(answer, Failure):
                 continue
-            stay = reserve.Stay(self.unit, time, time + self.runs, answer)
-            if not reserve.clashing(ahead, stay):
+            stay = shadows.Stay(self.unit, time, time + self.runs, answer)
+            if not shadows.clashing(ahead, stay):
                 self.cluster.settle()
                 return Start(time, answer, self.cluster)
             self.cluster.rollback(0)
@@ -152,9 +149,7 @@ class _Search:
         return [held for held in self.cycle.reservations if time < held.start < until]
 
     def _ceilings(self, ahead: list[Held], model: str) -> dict[int, place.Ints]:
-        from windlass.core import reserve
-
-        return reserve.ceilings(self.cluster, ahead, self.wishes, model) if ahead else {}
+        return shadows.ceilings(self.cluster, ahead, self.wishes, model) if ahead else {}
 
     def _go(self, time: float) -> None:
         since, self._time = self._time, time
@@ -164,8 +159,7 @@ class _Search:
         for held in self.cycle.reservations:
             was, will = (held.start <= moment < held.end for moment in (since, time))
             if was != will:
-                rows = held.rows
-                self.cluster.shift(rows.members, rows.devices, +1 if was else -1)
+                releases.move(self.cluster, held.rows, +1 if was else -1)
 
     def _crowd(self, time: float) -> Crowd:
         """Who is still there then; only units with affinity or spread terms look at it."""

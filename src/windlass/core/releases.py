@@ -62,6 +62,13 @@ def rows_of(cluster: Cluster, unit: Unit, seats: Iterable[Seat]) -> Rows:
     return Rows(members, flat, tuple(ports))
 
 
+def move(cluster: Cluster, rows: Rows, sign: int) -> None:
+    """Gives back (+1) or takes (-1) what seats hold."""
+    cluster.shift(rows.members, rows.devices, sign)
+    for port, node in rows.ports:
+        cluster.shift_port(port, node, sign)
+
+
 class Table:
     """Rows of numbers, each with a time. Sorting again costs little where little changed."""
 

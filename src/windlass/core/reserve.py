@@ -14,65 +14,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
-from windlass.core import earliest, order, place, releases, verdicts
+from windlass.core import earliest, order, place, releases, shadows, verdicts
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Eviction, Nomination, Reservation, Role, Running, Seat, Unit
 from windlass.core.place import Failure, Wish
 from windlass.core.queues import Shortage
+from windlass.core.shadows import Held, Stay
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Cycle
 
-Ints = npt.NDArray[np.int64]
-
 FOREVER = float("inf")
 TRIES = 4
 """Arrangements tried beside promises before the answer is "unresolved"."""
-_MANY = np.int64(1 << 40)
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class Held:
-    """A promise, and the cluster as it will be when it is due."""
-
-    unit: Unit
-    start: float
-    end: float
-    seats: list[Seat]
-    shadow: Cluster
-    """At `start`, with these seats taken; right on the nodes of the seats, nowhere else."""
-    fresh: bool
-    """Made, or made again, by this decision."""
-    by_node: dict[int, list[int]] = dataclasses.field(default_factory=dict)
-    """Node -> which of the seats are there."""
-    _rows: releases.Rows | None = None
-
-    def __post_init__(self) -> None:
-        for at, seat in enumerate(self.seats):
-            self.by_node.setdefault(self.shadow.index[seat.node], []).append(at)
-
-    @property
-    def reservation(self) -> Reservation:
-        return Reservation(self.unit.key, self.start, tuple(self.seats))
-
-    @property
-    def rows(self) -> releases.Rows:
-        if self._rows is None:
-            self._rows = releases.rows_of(self.shadow, self.unit, self.seats)
-        return self._rows
-
-    def reseat(self, seats: list[Seat]) -> None:
-        """The same members on other devices of the same nodes."""
-        self.seats, self._rows = seats, None
-
-    def on(self, node: int) -> list[Seat]:
-        return [self.seats[at] for at in self.by_node.get(node, ())]
 
 
 # --- who stays out of whose room ----------------------------------------------------------------
@@ -120,7 +77,7 @@ def place_beside(
     scene = cycle.scene
     if not beside:
         return place.place(scene, unit, wishes)
-    limits = ceilings(scene.cluster, beside, wishes, scene.model)
+    limits = shadows.ceilings(scene.cluster, beside, wishes, scene.model)
     until = stays_until(cycle, unit, end)
     for _ in range(TRIES):
         mark = scene.cluster.mark()
@@ -132,7 +89,7 @@ def place_beside(
                 due = min(held.start for held in beside)
                 answer = dataclasses.replace(answer, reserved_until=due)
             return answer
-        clashes = clashing(beside, Stay(unit, cycle.now, until, answer))
+        clashes = shadows.clashing(beside, Stay(unit, cycle.now, until, answer))
         if not clashes:
             return answer
         scene.cluster.rollback(mark)
@@ -141,27 +98,13 @@ def place_beside(
     return Failure(wishes[0].role, wishes[0].count, 0, resolved=False)
 
 
-def ceilings(
-    cluster: Cluster, beside: Iterable[Held], wishes: Sequence[Wish], model: str = ""
-) -> dict[int, Ints]:
-    """Shape -> most members that each node may take and still keep every one of the promises."""
-    limits: dict[int, Ints] = {}
-    for wish in wishes:
-        shape = cluster.shape_of(wish.role, model)
-        limit = limits.setdefault(shape.id, np.full(len(cluster), _MANY))
-        for held in beside:
-            nodes = np.fromiter(held.by_node, np.int64, len(held.by_node))
-            limit[nodes] = np.minimum(limit[nodes], held.shadow.caps(shape)[nodes])
-    return limits
-
-
 def also_take(cycle: Cycle, unit: Unit, seats: Sequence[Seat], end: float | None) -> None:
     """What starts now is taken from every shadow that it runs into. A promise that does not hold
     beside it is gone: only who outranks it comes this far."""
     stay = Stay(unit, cycle.now, stays_until(cycle, unit, end), seats)
-    affected = _affected(cycle.reservations, stay)
-    while affected and not _admit(affected, stay, keep=True):
-        lift(cycle, affected.pop().unit)
+    met = shadows.affected(cycle.reservations, stay)
+    while met and not shadows.admit(met, stay, keep=True):
+        lift(cycle, met.pop().unit)
 
 
 def _outranks(cycle: Cycle, unit: Unit, other: Unit) -> bool:
@@ -199,7 +142,7 @@ def lift(cycle: Cycle, unit: Unit) -> Held | None:
     held = next((each for each in cycle.reservations if each.unit.key == unit.key), None)
     if held is not None:
         cycle.reservations.remove(held)
-        _move_in_shadows(cycle, held, +1)
+        shadows.move_in_shadows(cycle.reservations, held, +1)
     return held
 
 
@@ -215,12 +158,12 @@ def reserve(cycle: Cycle, unit: Unit, promise: Held | None = None) -> Held | Non
         end = FOREVER if unit.expected is None else found.time + unit.expected
         held = Held(unit, found.time, end, list(found.seats), found.cluster, fresh=True)
         stay = Stay(unit, held.start, held.end, held.seats)
-        if _admit(_affected(cycle.reservations, stay), stay, keep=True):
+        if shadows.admit(shadows.affected(cycle.reservations, stay), stay, keep=True):
             cycle.reservations.append(held)
             return held
     if promise is not None:
         promise.fresh = True
-        _move_in_shadows(cycle, promise, -1)
+        shadows.move_in_shadows(cycle.reservations, promise, -1)
         cycle.reservations.append(promise)
     return promise
 
@@ -232,32 +175,15 @@ def claim(cycle: Cycle, unit: Unit, promise: Held | None) -> bool:
         return False
     cluster = cycle.scene.cluster
     mark = cluster.mark()
-    seats = sit_again(cluster, unit, promise.seats)
+    seats = shadows.sit_again(cluster, unit, promise.seats)
     if seats is not None:
         beside = crossed(cycle, unit, cycle.expected_end(unit))
         until = stays_until(cycle, unit, cycle.expected_end(unit))
-        if not clashing(beside, Stay(unit, cycle.now, until, seats)):
+        if not shadows.clashing(beside, Stay(unit, cycle.now, until, seats)):
             cycle.commit(unit, tuple(seats))
             return True
     cluster.rollback(mark)
     return _stop_guests(cycle, unit, promise)
-
-
-def sit_again(cluster: Cluster, unit: Unit, seats: Sequence[Seat]) -> list[Seat] | None:
-    """Takes room for the same members on the same nodes, whichever devices; None: there is none,
-    and the caller undoes what was taken."""
-    roles = {role.name: role for role in unit.roles}
-    found = []
-    for seat in seats:
-        node, role = cluster.index.get(seat.node), roles.get(seat.role)
-        if node is None or role is None:
-            return None
-        shape = cluster.shape_of(role)
-        grants = cluster.take(shape, node, 1) if cluster.caps(shape)[node] else None
-        if grants is None:
-            return None
-        found.append(dataclasses.replace(seat, grants=grants[0]))
-    return found
 
 
 def _hold_again(cycle: Cycle, unit: Unit, old: Reservation) -> Held | None:
@@ -270,16 +196,15 @@ def _hold_again(cycle: Cycle, unit: Unit, old: Reservation) -> Held | None:
     cycle.ledger.move(shadow, releases.AT_ONCE, start)
     for other in cycle.reservations:
         if other.start <= start < other.end:
-            rows = other.rows
-            shadow.shift(rows.members, rows.devices, -1)
+            releases.move(shadow, other.rows, -1)
     seats: list[Seat] | None = list(old.seats)
     if not _all_there(shadow, unit, old.seats):
-        seats = sit_again(shadow, unit, old.seats)
+        seats = shadows.sit_again(shadow, unit, old.seats)
     if seats is None:
         shadow.rollback(0)
         for guest in _guests(cycle, {seat.node for seat in old.seats}, start):
             _release(shadow, guest)
-        seats = sit_again(shadow, unit, old.seats)
+        seats = shadows.sit_again(shadow, unit, old.seats)
     if seats is None:
         return None
     shadow.settle()
@@ -342,7 +267,7 @@ def _stop_guests(cycle: Cycle, unit: Unit, promise: Held) -> bool:
         _release(cluster, guest)
         stopped.append(guest)
         between = cluster.mark()
-        seats = sit_again(cluster, unit, promise.seats)
+        seats = shadows.sit_again(cluster, unit, promise.seats)
         if seats is not None:
             break
         cluster.rollback(between)
@@ -362,113 +287,4 @@ def _release(cluster: Cluster, running: Running) -> None:
     roles = {role.name: role for role in running.unit.roles}
     for seat in running.seats:
         if seat.role in roles:
-            cluster.release(roles[seat.role], seat)
-
-
-# --- shadows ------------------------------------------------------------------------------------
-
-
-class Stay:
-    """A unit on its seats from one time to another."""
-
-    def __init__(self, unit: Unit, start: float, end: float, seats: Sequence[Seat]) -> None:
-        self.unit, self.start, self.end = unit, start, end
-        self.by_name: dict[str, list[Seat]] = {}
-        for seat in seats:
-            self.by_name.setdefault(seat.node, []).append(seat)
-
-
-@dataclasses.dataclass(slots=True)
-class _Change:
-    """On one node, a unit sits on other devices than before."""
-
-    unit: Unit
-    start: float
-    end: float
-    before: list[Seat]
-    after: list[Seat]
-
-
-def clashing(beside: Iterable[Held], stay: Stay) -> list[int]:
-    """Nodes on which a promise would not hold beside the stay; changes nothing."""
-    affected = _affected(beside, stay)
-    if not affected:
-        return []
-    index = affected[0].shadow.index
-    return [
-        index[name]
-        for name, seats in stay.by_name.items()
-        if not _admit(affected, Stay(stay.unit, stay.start, stay.end, seats), keep=False)
-    ]
-
-
-def _affected(beside: Iterable[Held], stay: Stay) -> list[Held]:
-    """Promises that fall into a stay and share a node with it, by their start."""
-    found = [
-        held
-        for held in beside
-        if stay.start <= held.start < stay.end
-        and any(held.shadow.index.get(name) in held.by_node for name in stay.by_name)
-    ]
-    return sorted(found, key=lambda held: held.start)
-
-
-def _admit(affected: Sequence[Held], stay: Stay, *, keep: bool) -> bool:
-    """Seats a stay in the shadows it falls into; promised members may get other devices of the
-    same node. False, and nothing is changed, when one of them has no room left."""
-    before = [(held, held.shadow.mark(), held.seats) for held in affected]
-    fits = all(_admit_on(affected, stay, name) for name in stay.by_name)
-    for held, mark, seats in before:
-        if fits and keep:
-            held.shadow.settle()
-        else:
-            held.shadow.rollback(mark)
-            if held.seats is not seats:
-                held.reseat(seats)
-    return fits
-
-
-def _admit_on(affected: Sequence[Held], stay: Stay, name: str) -> bool:
-    """One node, promise after promise in the order of their starts: those already under way at
-    each start sit where they sit, the one that starts takes of what is left."""
-    changes = [_Change(stay.unit, stay.start, stay.end, [], stay.by_name[name])]
-    for held in affected:
-        shadow = held.shadow
-        node = shadow.index[name]
-        present = [change for change in changes if change.start <= held.start < change.end]
-        if node not in held.by_node or not present:
-            continue
-        before = held.on(node)
-        _move(shadow, held.unit, before, +1)
-        for change in present:
-            _move(shadow, change.unit, change.before, +1)
-        for change in present:
-            _move(shadow, change.unit, change.after, -1)
-        after = sit_again(shadow, held.unit, before)
-        if after is None:
-            return False
-        if after != before:
-            changes.append(_Change(held.unit, held.start, held.end, before, after))
-            seats = list(held.seats)
-            for at, seat in zip(held.by_node[node], after, strict=True):
-                seats[at] = seat
-            held.reseat(seats)
-    return True
-
-
-def _move_in_shadows(cycle: Cycle, promise: Held, sign: int) -> None:
-    """A promise comes (-1) or goes (+1): those that start while it runs see it."""
-    for held in cycle.reservations:
-        if promise.start <= held.start < promise.end:
-            for node in held.by_node.keys() & promise.by_node.keys():
-                _move(held.shadow, promise.unit, promise.on(node), sign)
-            held.shadow.settle()
-
-
-def _move(cluster: Cluster, unit: Unit, seats: Iterable[Seat], sign: int) -> None:
-    roles = {role.name: role for role in unit.roles}
-    for seat in seats:
-        if sign < 0:
-            cluster.occupy(roles[seat.role], seat)
-        else:
             cluster.release(roles[seat.role], seat)

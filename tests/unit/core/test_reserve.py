@@ -2,11 +2,12 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windlass.core import state
+from windlass.core import predict, releases, state
 from windlass.core.cycle import decide
 from windlass.core.facts import (
     Device,
@@ -434,6 +435,10 @@ def small_clusters(draw) -> list[Node]:
     ]
 
 
+HONEST = Policy(unknown_runtime="never")
+"""Believes what units say and guesses nothing about the others."""
+
+
 class World:
     """Lets time pass: units arrive, are placed by `decide`, and end."""
 
@@ -461,8 +466,8 @@ class World:
         while self.coming and self.coming[0][0] <= self.now:
             events.append(state.Waits(self.coming.pop(0)[2]))
         state.apply(self.snapshot, events)
-        decision = decide(self.snapshot, self.now)
-        assert decision == decide(state.build(self.snapshot.facts()), self.now)
+        decision = decide(self.snapshot, self.now, HONEST)
+        assert decision == decide(state.build(self.snapshot.facts()), self.now, HONEST)
         self.check(decision)
         for placement in decision.placements:
             what = self.snapshot.waiting[placement.unit]
@@ -490,3 +495,49 @@ class World:
 @given(nodes=small_clusters(), load=demand(), reserve_each=st.integers(1, 4))
 def test_a_promise_is_kept_and_never_gets_later_when_units_end_in_time(nodes, load, reserve_each):
     World(nodes, [Queue("q0", reserve=reserve_each), Queue("q1")], load).run()
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5), st.integers(0, 4))))
+def test_rows_stay_sorted_however_they_come_and_go(steps):
+    """(unit, end, rows): a unit that comes again comes with other rows."""
+    table, kept = releases.Table(1), {}
+    for key, end, count in steps:
+        table.drop(kept.pop(key, (0, [], 0))[1])
+        kept[key] = (end, table.put(float(end), np.full((1, count), key)), count)
+        if key % 3 == 0:
+            table.in_order()
+    order, times = table.in_order()
+    expected = sorted(
+        (float(end), key) for key, (end, _, count) in kept.items() for _ in range(count)
+    )
+    assert times.tolist() == [end for end, _ in expected]
+    assert sorted(zip(times.tolist(), table.values[0, order].tolist(), strict=True)) == expected
+
+
+def test_two_promises_never_claim_the_same_port_of_a_node():
+    heads = [
+        unit(f"h{i}", role(1, 1, ports=(80,)), expected=10.0, submitted=float(i)) for i in range(3)
+    ]
+    holder = Running(unit("r", role(1, 1, ports=(80,))), (Seat("w", 0, "a"),), 0.0, NOW + 50)
+    decision = decide(snapshot([node("a")], [holder], heads, [Queue("q", reserve=3)]), NOW)
+    assert promises(decision) == {"h0": NOW + 50, "h1": NOW + 60, "h2": NOW + 70}
+    again = snapshot([node("a")], [holder], heads, [Queue("q", reserve=3)], decision.reservations)
+    assert promises(decide(again, NOW + 1)) == promises(decision)
+
+
+def test_what_is_learned_about_others_tells_when_a_silent_unit_ends():
+    class Told(predict.History):
+        def expected(self, what):
+            return 70.0 if what.kin == "known" else None
+
+    running = [runs("r", "a", kin="known", started=NOW - 20), runs("s", "c", kin="other")]
+    passer = unit("p", role(1, 8), submitted=1.0, kin="known")
+    facts = Facts(
+        (node("a"), node("b"), node("c")), DEFAULT, tuple(running), (HEAD, passer), levels=("rack",)
+    )
+    decision = decide(state.build(facts, Told()), NOW)
+    assert promises(decision) == {"head": NOW + 50}
+    assert not started(decision), "it will probably run for 70 s"
+    blind = decide(state.build(facts, Told()), NOW, Policy(unknown_runtime="never"))
+    assert not promises(blind)

@@ -1,0 +1,201 @@
+"""The cluster as it will be when a promise is due, and who fits beside it.
+
+`reserve` keeps one shadow per promise, with the promised seats taken. A stay that falls into a
+promise's start is tried in its shadow, node by node, down to the very devices; promised members may
+get other devices of the same node, never another node. Nothing here decides who gets a promise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from windlass.core import releases
+from windlass.core.cluster import Cluster
+from windlass.core.facts import Reservation, Seat, Unit
+from windlass.core.place import Wish
+
+Ints = npt.NDArray[np.int64]
+
+_MANY = np.int64(1 << 40)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Held:
+    """A promise, and the cluster as it will be when it is due."""
+
+    unit: Unit
+    start: float
+    end: float
+    seats: list[Seat]
+    shadow: Cluster
+    """At `start`, with these seats taken; right on the nodes of the seats, nowhere else."""
+    fresh: bool
+    """Made, or made again, by this decision."""
+    by_node: dict[int, list[int]] = dataclasses.field(default_factory=dict)
+    """Node -> which of the seats are there."""
+    _rows: releases.Rows | None = None
+
+    def __post_init__(self) -> None:
+        for at, seat in enumerate(self.seats):
+            self.by_node.setdefault(self.shadow.index[seat.node], []).append(at)
+
+    @property
+    def reservation(self) -> Reservation:
+        return Reservation(self.unit.key, self.start, tuple(self.seats))
+
+    @property
+    def rows(self) -> releases.Rows:
+        if self._rows is None:
+            self._rows = releases.rows_of(self.shadow, self.unit, self.seats)
+        return self._rows
+
+    def reseat(self, seats: list[Seat]) -> None:
+        """The same members on other devices of the same nodes."""
+        self.seats, self._rows = seats, None
+
+    def on(self, node: int) -> list[Seat]:
+        return [self.seats[at] for at in self.by_node.get(node, ())]
+
+
+class Stay:
+    """A unit on its seats from one time to another."""
+
+    def __init__(self, unit: Unit, start: float, end: float, seats: Sequence[Seat]) -> None:
+        self.unit, self.start, self.end = unit, start, end
+        self.by_name: dict[str, list[Seat]] = {}
+        for seat in seats:
+            self.by_name.setdefault(seat.node, []).append(seat)
+
+
+def ceilings(
+    cluster: Cluster, beside: Iterable[Held], wishes: Sequence[Wish], model: str = ""
+) -> dict[int, Ints]:
+    """Shape -> most members that each node may take and still keep every one of the promises."""
+    limits: dict[int, Ints] = {}
+    for wish in wishes:
+        shape = cluster.shape_of(wish.role, model)
+        limit = limits.setdefault(shape.id, np.full(len(cluster), _MANY))
+        for held in beside:
+            nodes = np.fromiter(held.by_node, np.int64, len(held.by_node))
+            limit[nodes] = np.minimum(limit[nodes], held.shadow.caps(shape)[nodes])
+    return limits
+
+
+def clashing(beside: Iterable[Held], stay: Stay) -> list[int]:
+    """Nodes on which a promise would not hold beside the stay; changes nothing."""
+    met = affected(beside, stay)
+    if not met:
+        return []
+    index = met[0].shadow.index
+    return [
+        index[name]
+        for name, seats in stay.by_name.items()
+        if not admit(met, Stay(stay.unit, stay.start, stay.end, seats), keep=False)
+    ]
+
+
+def affected(beside: Iterable[Held], stay: Stay) -> list[Held]:
+    """Promises that fall into a stay and share a node with it, by their start."""
+    found = [
+        held
+        for held in beside
+        if stay.start <= held.start < stay.end
+        and any(held.shadow.index.get(name) in held.by_node for name in stay.by_name)
+    ]
+    return sorted(found, key=lambda held: held.start)
+
+
+def admit(met: Sequence[Held], stay: Stay, *, keep: bool) -> bool:
+    """Seats a stay in the shadows it falls into; promised members may get other devices of the
+    same node. False, and nothing is changed, when one of them has no room left."""
+    before = [(held, held.shadow.mark(), held.seats) for held in met]
+    fits = all(_admit_on(met, stay, name) for name in stay.by_name)
+    for held, mark, seats in before:
+        if fits and keep:
+            held.shadow.settle()
+        else:
+            held.shadow.rollback(mark)
+            if held.seats is not seats:
+                held.reseat(seats)
+    return fits
+
+
+def sit_again(cluster: Cluster, unit: Unit, seats: Sequence[Seat]) -> list[Seat] | None:
+    """Takes room for the same members on the same nodes, whichever devices; None: there is none,
+    and the caller undoes what was taken."""
+    roles = {role.name: role for role in unit.roles}
+    found = []
+    for seat in seats:
+        node, role = cluster.index.get(seat.node), roles.get(seat.role)
+        if node is None or role is None:
+            return None
+        shape = cluster.shape_of(role)
+        grants = cluster.take(shape, node, 1) if cluster.caps(shape)[node] else None
+        if grants is None:
+            return None
+        found.append(dataclasses.replace(seat, grants=grants[0]))
+    return found
+
+
+def move_in_shadows(others: Iterable[Held], promise: Held, sign: int) -> None:
+    """A promise comes (-1) or goes (+1): those that start while it runs see it."""
+    for held in others:
+        if promise.start <= held.start < promise.end:
+            for node in held.by_node.keys() & promise.by_node.keys():
+                _move(held.shadow, promise.unit, promise.on(node), sign)
+            held.shadow.settle()
+
+
+# --- one node
+
+
+@dataclasses.dataclass(slots=True)
+class _Change:
+    """On one node, a unit sits on other devices than before."""
+
+    unit: Unit
+    start: float
+    end: float
+    before: list[Seat]
+    after: list[Seat]
+
+
+def _admit_on(met: Sequence[Held], stay: Stay, name: str) -> bool:
+    """One node, promise after promise in the order of their starts: those already under way at
+    each start sit where they sit, the one that starts takes of what is left."""
+    changes = [_Change(stay.unit, stay.start, stay.end, [], stay.by_name[name])]
+    for held in met:
+        shadow = held.shadow
+        node = shadow.index[name]
+        present = [change for change in changes if change.start <= held.start < change.end]
+        if node not in held.by_node or not present:
+            continue
+        before = held.on(node)
+        _move(shadow, held.unit, before, +1)
+        for change in present:
+            _move(shadow, change.unit, change.before, +1)
+        for change in present:
+            _move(shadow, change.unit, change.after, -1)
+        after = sit_again(shadow, held.unit, before)
+        if after is None:
+            return False
+        if after != before:
+            changes.append(_Change(held.unit, held.start, held.end, before, after))
+            seats = list(held.seats)
+            for at, seat in zip(held.by_node[node], after, strict=True):
+                seats[at] = seat
+            held.reseat(seats)
+    return True
+
+
+def _move(cluster: Cluster, unit: Unit, seats: Iterable[Seat], sign: int) -> None:
+    roles = {role.name: role for role in unit.roles}
+    for seat in seats:
+        if sign < 0:
+            cluster.occupy(roles[seat.role], seat)
+        else:
+            cluster.release(roles[seat.role], seat)
