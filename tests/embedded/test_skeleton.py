@@ -186,7 +186,7 @@ def test_a_command_that_does_not_exist_says_so(engine: Engine) -> None:
 def test_a_run_that_fits_no_node_waits_with_the_nearest_fit(engine: Engine) -> None:
     engine.submit("huge", "true", role={"resources": {"cpu": "9999", "memory": "1Gi"}})
     until(lambda: engine.status("huge").get("reason") == "Impossible", "a verdict")
-    assert "needs 9999 cpu on one node; the largest, " in engine.status("huge")["message"]
+    assert "needs 9999 cpu on one node; the largest has " in engine.status("huge")["message"]
 
 
 def test_a_run_waits_for_room_and_starts_when_it_is_free(engine: Engine) -> None:
@@ -196,7 +196,7 @@ def test_a_run_waits_for_room_and_starts_when_it_is_free(engine: Engine) -> None
     engine.wait_phase("first", "Running")
     engine.submit("second", "echo mine now", role={"resources": whole})
     until(lambda: engine.status("second").get("reason") == "WaitingForCapacity", "a verdict")
-    assert "free on the roomiest node" in engine.status("second")["message"]
+    assert "room for 0 now, short of " in engine.status("second")["message"]
     (engine.here / "go").touch()
     engine.wait_phase("second", "Succeeded")
 

@@ -5,12 +5,20 @@ Pure. `control.runs` creates these pods, `control.snapshots` counts them.
 
 from __future__ import annotations
 
+import fractions
+from collections import Counter
 from typing import Literal
 
 from windlass.kinds import duration, hostpods, kubernetes, meta, quantity, reasons, run
 
 DEVICE_PREFIX = "windlass.dev/"
 """Device kinds are extended resources of nodes and pods: `windlass.dev/gpu`."""
+VENDOR_KINDS = frozenset({"gpu", "npu"})
+"""Kinds that other people's device plug-ins name in their own domains: `nvidia.com/gpu`."""
+ANNOTATION_DEVICES = "windlass.dev/devices"
+"""Which devices a member's pod was given: its Run says so only while the attempt is current."""
+MOST = 1 << 53
+"""Larger amounts count as this one: more than any machine has, and sums of it stay exact."""
 
 State = Literal["waiting", "running", "succeeded", "failed"]
 
@@ -71,39 +79,54 @@ def key_of(pod: kubernetes.Pod) -> run.MemberKey | None:
 
 
 def needs(role: run.Role) -> dict[str, int]:
-    """What one member holds: thousandths of cores, bytes, thousandths of devices."""
-    amounts = {
-        "cpu": quantity.milli(role.resources.cpu),
-        "memory": quantity.whole(role.resources.memory),
+    """What one member holds besides devices: thousandths of cores, bytes."""
+    return {
+        "cpu": min(MOST, quantity.milli(role.resources.cpu)),
+        "memory": min(MOST, quantity.whole(role.resources.memory)),
     }
-    for device in role.devices or ():
-        amounts[device.kind] = amounts.get(device.kind, 0) + 1000 * (device.count or 1)
-    return amounts
+
+
+def device_kind(resource: str) -> str:
+    """`gpu` for `windlass.dev/gpu` and `nvidia.com/gpu`; "" for what is no device."""
+    domain, _, name = resource.rpartition("/")
+    if f"{domain}/" == DEVICE_PREFIX:
+        return name
+    return name if domain and name in VENDOR_KINDS else ""
 
 
 def read_amounts(quantities: kubernetes.Quantities | None) -> dict[str, int]:
-    """The same from a node's or a container's quantities; what we do not count is left out."""
+    """A node's or a container's quantities as integers: bytes of memory, whole pods and devices,
+    thousandths of everything else."""
     amounts: dict[str, int] = {}
     for name, value in (quantities or {}).items():
-        if name == "memory":
-            amounts["memory"] = quantity.whole(value)
-        elif name == "cpu":
-            amounts["cpu"] = quantity.milli(value)
-        elif name.startswith(DEVICE_PREFIX):
-            amounts[name.removeprefix(DEVICE_PREFIX)] = quantity.milli(value)
+        whole = name in ("memory", "pods") or device_kind(name)
+        amounts[name] = min(MOST, quantity.whole(value) if whole else quantity.milli(value))
     return amounts
 
 
 def pod_amounts(pod: kubernetes.Pod) -> dict[str, int]:
-    """What a pod holds by its requests: its containers together, or its largest init container."""
+    """What a pod holds by its requests: its containers (those that run beside them, too) together,
+    or its largest init container, and what the runtime needs for it."""
     sums: dict[str, int] = {}
-    for container in pod.spec.containers:
+    before = pod.spec.init_containers or ()
+    beside = [container for container in before if container.restart_policy == "Always"]
+    for container in (*pod.spec.containers, *beside):
         for dimension, amount in _requests(container).items():
             sums[dimension] = sums.get(dimension, 0) + amount
-    for container in pod.spec.init_containers or ():
+    for container in before:
         for dimension, amount in _requests(container).items():
             sums[dimension] = max(sums.get(dimension, 0), amount)
+    for dimension, amount in read_amounts(pod.spec.overhead).items():
+        sums[dimension] = sums.get(dimension, 0) + amount
     return sums
+
+
+def device_names(pod: kubernetes.Pod) -> list[str]:
+    """The devices that a member's pod was given, as its assignment named them."""
+    if not owner_uid(pod):
+        return []
+    told = (pod.metadata.annotations or {}).get(ANNOTATION_DEVICES, "")
+    return [name for name in told.split(",") if name]
 
 
 def failure(pod: kubernetes.Pod) -> tuple[reasons.Reason, str, int | None]:
@@ -131,14 +154,26 @@ def unsupported(spec: run.RunSpec) -> str:
     environment = spec.environment
     if environment and (environment.python or environment.requirements or environment.setup):
         return _leave_out("spec.environment", "only its image is supported yet")
-    placement = spec.placement
-    if placement.bundle or (placement.topology and placement.topology.mode == "required"):
-        return _leave_out("spec.placement.bundle and topology", "they cannot be required yet")
     for role in spec.roles:
         if role.resources.shm != "auto":
             return _leave_out("spec.roles[].resources.shm", "only auto is supported yet")
-        if any(d.share or d.memory or d.compute or d.models for d in role.devices or ()):
-            return _leave_out("spec.roles[].devices", "only kind and count are supported yet")
+        for device in role.devices or ():
+            if device.share and fractions.Fraction(device.share).numerator != 1:
+                return f"spec.roles[].devices[].share {device.share}: write it as 1 over a number"
+    return _unsupported_bundle(spec)
+
+
+def _unsupported_bundle(spec: run.RunSpec) -> str:
+    bundle = spec.placement.bundle
+    if bundle is None:
+        return ""
+    if bundle.within == "socket":
+        return "spec.placement.bundle.within socket: only numa and pcie are supported; use numa"
+    for role in spec.roles:
+        kinds = {device.kind for device in role.devices or ()}
+        if kinds & set(bundle.devices) and kinds != set(bundle.devices):
+            listed = ", ".join(sorted(kinds))
+            return f"spec.placement.bundle.devices: name all devices of role {role.name}: {listed}"
     return ""
 
 
@@ -157,6 +192,9 @@ def pod_of(owner: run.Run, role: run.Role, index: int, member: run.Member) -> ku
         **(overrides.annotations or {}),
         hostpods.STOP_SIGNAL: owner.spec.checkpoint.signal,
     }
+    annotations.pop(ANNOTATION_DEVICES, None)
+    if member.devices:
+        annotations[ANNOTATION_DEVICES] = ",".join(member.devices)
     return kubernetes.Pod(
         metadata=meta.ObjectMeta(
             name=run.pod_name(owner.name, owner.uid, attempt, role.name, index),
@@ -171,22 +209,20 @@ def pod_of(owner: run.Run, role: run.Role, index: int, member: run.Member) -> ku
             termination_grace_period_seconds=duration.seconds(owner.spec.checkpoint.grace),
             enable_service_links=False,
             automount_service_account_token=False,
-            containers=[_container(owner, role, index)],
+            containers=[_container(owner, role, index, member)],
         ),
     )
 
 
-def _container(owner: run.Run, role: run.Role, index: int) -> kubernetes.Container:
+def _container(
+    owner: run.Run, role: run.Role, index: int, member: run.Member
+) -> kubernetes.Container:
     environment = owner.spec.environment
-    devices = {
-        f"{DEVICE_PREFIX}{kind}": str(amount // 1000)
-        for kind, amount in needs(role).items()
-        if kind not in ("cpu", "memory")
-    }
+    devices = Counter(_resource_of(name) for name in member.devices or ())
     amounts: kubernetes.Quantities = {
         "cpu": role.resources.cpu,
         "memory": role.resources.memory,
-        **devices,
+        **{resource: str(count) for resource, count in devices.items()},
     }
     return kubernetes.Container(
         name=role.name,
@@ -245,6 +281,13 @@ def _owner(owner: run.Run) -> meta.OwnerReference:
         controller=True,
         block_owner_deletion=True,
     )
+
+
+def _resource_of(device: str) -> str:
+    """What a pod asks for to get a device: `gpu/0` -> `windlass.dev/gpu`; a device of somebody
+    else's plug-in has its resource in its name: `nvidia.com/gpu/0`."""
+    name = device.partition(":")[0].rpartition("/")[0]
+    return name if "/" in name else DEVICE_PREFIX + name
 
 
 def _leave_out(what: str, why: str) -> str:

@@ -72,7 +72,7 @@ class Runs:
                 plan = runmachine.Plan(move=problem)
             elif problem:
                 return runtime.failed(problem)
-        await _all(self._delete(pod) for pod in plan.delete)
+        await all_of(self._delete(pod) for pod in plan.delete)
         if plan.move is not None:
             await self._write(owner, plan.move)
         if plan.delete_run:
@@ -88,7 +88,7 @@ class Runs:
 
     async def _create_all(self, pods: Iterable[kubernetes.Pod]) -> runmachine.Move | str:
         """ "" when all exist; words when it should be tried again; a Move when it never will."""
-        answers = await _all(self._create(pod) for pod in pods)
+        answers = await all_of(self._create(pod) for pod in pods)
         moves = [answer for answer in answers if isinstance(answer, runmachine.Move)]
         return moves[0] if moves else next((answer for answer in answers if answer), "")
 
@@ -180,7 +180,7 @@ def _conditions(
     return list(kept.values())
 
 
-async def _all(calls: Iterable[Any]) -> list[Any]:
+async def all_of(calls: Iterable[Any]) -> list[Any]:
     """Awaits all, a few at a time; the first error is raised after the rest have ended."""
     gate = asyncio.Semaphore(_AT_ONCE)
 

@@ -1,31 +1,65 @@
-"""The scheduler's loop: reflectors, snapshot, decision, assignment into the Run's status.
+"""The scheduler's loop: what changed, decision, assignment into the Run's status.
 
 It sleeps until an object that counts has changed or until the time the decision asked for; there
 is no timer of its own. Every write names the resourceVersion it was decided on, so a Run that
-changed meanwhile is decided again. Writes assignment, and reason and message while a Run waits;
-never a phase.
+changed meanwhile is decided again. Writes assignment and queue, and reason and message while a Run
+waits; never a phase.
+
+Nobody carries out evictions or adds members to a Run that runs yet. So the policy takes nothing
+away from anybody (no reclaim, no preemption), and `snapshots` says of a Run that runs that it wants
+the members it has. What blocked heads were promised lives from one decision of a term to the next;
+a new leader promises anew.
 """
 
 from __future__ import annotations
 
 import asyncio
+import collections
+import dataclasses
 import datetime
 import logging
-from collections.abc import Callable
+import math
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from windlass.control import leader, metrics, snapshots
-from windlass.core import decide as core
-from windlass.core import snapshot as values
-from windlass.kinds import kubernetes, meta, queue, reasons, times
-from windlass.kinds.run import Run
+from windlass.control import leader, metrics, picture, snapshots
+from windlass.control.runs import all_of
+from windlass.core import cycle as core
+from windlass.core import facts, state
+from windlass.kinds import kubernetes, queue, times
+from windlass.kinds.run import QueuePlace, Run
 from windlass.store import client, errors
 from windlass.store.reflector import Reflector
 
 log = logging.getLogger(__name__)
 
 NAME = "scheduler"
+POLICY = facts.Policy(reclaim=False, preempt=False)
+HEADS = 3
+"""So many of each queue are told their place in it and when they should start."""
+WORDS_PER_SECOND = 20
+"""Writes that only tell why a Run waits, and where: at most so many in any second."""
+INLINE_NODES, INLINE_UNITS = 500, 2000
+"""Above either, a decision is made in a thread, so that whoever shares the loop (the API, when
+embedded) goes on meanwhile."""
 _PAUSE_AFTER_FAILURE = 1.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Words:
+    """What is told to a Run that waits."""
+
+    reason: str
+    message: str
+    place: QueuePlace | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    decision: facts.Decision
+    places: dict[str, QueuePlace]
+    """By unit, of the heads of each queue."""
 
 
 class Scheduler:
@@ -40,35 +74,40 @@ class Scheduler:
         runs: Reflector[Run],
         queues: Reflector[queue.Queue],
         epoch: int,
-        policy: values.Policy | None = None,
+        policy: facts.Policy = POLICY,
+        levels: snapshots.Levels = snapshots.LEVELS,
         registry: metrics.Registry | None = None,
         now: Callable[[], datetime.datetime] = times.now,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
-        self._nodes, self._pods, self._runs, self._queues = nodes, pods, runs, queues
         self._epoch = epoch
-        self._policy = policy or values.Policy()
+        self._policy = policy
         self._now = now
+        self._picture = picture.Picture(levels)
         self._changed = asyncio.Event()
-        self._written: dict[str, Run] = {}
-        """Our own writes that the reflector may not show yet, by uid: without them the room just
-        given away would look free."""
+        self._wake_at: float | None = None
+        self._must_decide = True
+        """Nothing was decided yet, or what was decided is not all written down."""
+        self._missed: set[str] = set()
+        """Uids of Runs that changed under our hands: left alone until the change is seen."""
+        self._unsaid: list[tuple[str, Words]] = []
+        """By uid, the most urgent last."""
+        self._pace = _Pace(WORDS_PER_SECOND, clock)
         registry = registry or metrics.Registry()
         self._took = registry.histogram(
             "windlass_scheduler_decide_seconds", "How long one decision took."
         )
         self._waiting = registry.gauge("windlass_scheduler_waiting_runs", "Runs that wait.")
-
-    def wake(self, *_: object) -> None:
-        """Something changed; also a reflector's handler."""
-        self._changed.set()
+        nodes.add_handler(self._picture.see_node)
+        pods.add_handler(self._picture.see_pod)
+        runs.add_handler(self._picture.see_run)
+        queues.add_handler(self._picture.see_queue)
+        for reflector in (nodes, pods, runs, queues):
+            reflector.add_handler(self._wake)
 
     async def run(self) -> None:
         """Decides whenever something changed, until cancelled."""
-        self._nodes.add_handler(self.wake)
-        self._pods.add_handler(self.wake)
-        self._runs.add_handler(self.wake)
-        self._queues.add_handler(self.wake)
         wake_at: float | None = None
         while True:
             await self._wait(wake_at)
@@ -82,29 +121,29 @@ class Scheduler:
                 wake_at = self._now().timestamp() + _PAUSE_AFTER_FAILURE
 
     async def cycle(self) -> float | None:
-        """One decision, written down; when to decide again even if nothing changes."""
-        # 1. What there is, with what we wrote ourselves.
-        objects = self._objects()
-        # 2. What an earlier leader assigned and nobody started: keep it or take it back.
-        await self._settle_old_epochs(objects)
-        objects = self._objects()
-        # 3. Decide.
-        started = asyncio.get_running_loop().time()
-        decision = core.decide(
-            snapshots.snapshot(objects), self._now().timestamp(), self._policy
-        )  # fmt: skip
-        self._took.observe(value=asyncio.get_running_loop().time() - started)
-        self._waiting.set(to=len(decision.verdicts))
-        # 4. Write who got room, then why the others wait.
-        by_uid = {owner.uid: owner for owner in objects.runs}
-        for placement in decision.placements:
-            await self._assign(by_uid[placement.unit], placement)
-        for verdict in decision.verdicts:
-            await self._explain(by_uid[verdict.unit], verdict.reason, verdict.message)
-        for owner in objects.runs:
-            if owner.status.phase == "Queued" and owner.spec.suspend:
-                await self._explain(owner, reasons.Reason.SUSPENDED, "held by spec.suspend")
-        return decision.wake_at
+        """One decision, written down; when to come again even if nothing changes."""
+        # 1. What was assigned and nobody has started: is it still to be?
+        await self._settle()
+        # 2. What has changed, as far as decisions depend on it.
+        now = self._now().timestamp()
+        changes = self._picture.collect(now)
+        missed = self._missed & changes.runs
+        self._missed -= changes.runs
+        due = self._wake_at is not None and self._wake_at <= now
+        # 3. Decide, and write who got room.
+        if changes.events or missed or due or self._must_decide:
+            self._must_decide = True
+            outcome = await self._decide(changes, now)
+            await all_of(self._assign(each) for each in outcome.decision.placements)
+            self._must_decide = False
+            self._wake_at = outcome.decision.wake_at
+            self._unsaid = self._words(outcome)
+        # 4. Tell the others why they wait, a few at a time.
+        again = await self._tell()
+        return min((at for at in (self._wake_at, again) if at is not None), default=None)
+
+    def _wake(self, *_: object) -> None:
+        self._changed.set()
 
     async def _wait(self, wake_at: float | None) -> None:
         timeout = None if wake_at is None else max(0.0, wake_at - self._now().timestamp())
@@ -114,45 +153,94 @@ class Scheduler:
         except TimeoutError:
             return
 
-    def _objects(self) -> snapshots.Objects:
-        runs = []
-        for owner in self._runs:
-            ours = self._written.get(owner.uid)
-            if ours is not None and _is_newer(owner, ours):
-                del self._written[owner.uid]
-                ours = None
-            runs.append(ours or owner)
-        alive = {owner.uid for owner in runs}
-        self._written = {uid: ours for uid, ours in self._written.items() if uid in alive}
-        return snapshots.Objects(list(self._nodes), list(self._pods), runs, list(self._queues))
+    # --- 1
 
-    async def _settle_old_epochs(self, objects: snapshots.Objects) -> None:
-        open_nodes = {node.name for node in objects.nodes if snapshots.is_open(node)}
-        for owner in objects.runs:
+    async def _settle(self) -> None:
+        """Assignments of an earlier leader are re-affirmed or taken back; so is room that was given
+        to a Run which was held before it started."""
+        for owner in self._picture.changed_runs():
             held = owner.status.assignment
             if held is None or owner.status.phase != "Queued":
                 continue
-            if held.epoch == self._epoch or not snapshots.holds_assignment(owner):
+            if not snapshots.holds_assignment(owner):
                 continue
             nodes = {member.node for listed in held.members.values() for member in listed}
-            if nodes <= open_nodes and not owner.spec.suspend:
-                await self._patch(owner, {"assignment": {"epoch": self._epoch}})
-            else:
+            if owner.spec.suspend:
                 await self._patch(owner, {"assignment": None})
+            elif held.epoch != self._epoch:
+                stays = all(self._picture.is_open(node) for node in nodes)
+                await self._patch(owner, {"assignment": {"epoch": self._epoch} if stays else None})
 
-    async def _assign(self, owner: Run, placement: values.Placement) -> None:
-        members = {
-            role: [{"node": node} for node in nodes] for role, nodes in placement.members.items()
-        }
+    # --- 3
+
+    async def _decide(self, changes: picture.Changes, now: float) -> Outcome:
+        started = time.perf_counter()
+        nodes, units = self._picture.size
+        if nodes > INLINE_NODES or units > INLINE_UNITS:
+            # Meanwhile handlers only note what changed; nothing touches the snapshot.
+            outcome = await asyncio.to_thread(self._think, changes, now)
+        else:
+            outcome = self._think(changes, now)
+        self._took.observe(value=time.perf_counter() - started)
+        self._waiting.set(to=len(outcome.decision.verdicts))
+        return outcome
+
+    def _think(self, changes: picture.Changes, now: float) -> Outcome:
+        snapshot = self._picture.bring_up(changes)
+        done = core.run(snapshot, now, self._policy)
+        decision = done.decision()
+        places = dict(_places(snapshot, done, decision))
+        state.apply(snapshot, [state.Promised(decision.reservations)])
+        return Outcome(decision, places)
+
+    async def _assign(self, placement: facts.Placement) -> None:
+        owner = self._picture.run(placement.unit)
+        if owner is None or self._picture.is_changed(placement.unit):
+            self._missed.add(placement.unit)  # decided on what is no longer so
+            return
+        members: dict[str, list[dict[str, Any]]] = {}
+        for seat in sorted(placement.seats, key=lambda seat: (seat.role, seat.index)):
+            member: dict[str, Any] = {"node": seat.node}
+            if seat.grants:
+                member["devices"] = snapshots.device_names(seat.grants)
+            members.setdefault(seat.role, []).append(member)
         assignment = {"attempt": owner.status.attempt, "epoch": self._epoch, "members": members}
-        await self._patch(owner, {"assignment": assignment})
-        log.info("run %s/%s: assigned %s", owner.namespace, owner.name, dict(placement.members))
+        if await self._patch(owner, {"assignment": assignment, "queue": None}):
+            nodes = sorted({seat.node for seat in placement.seats})
+            log.info("run %s/%s: assigned to %s", owner.namespace, owner.name, ", ".join(nodes))
 
-    async def _explain(self, owner: Run, reason: str, message: str) -> None:
-        if (owner.status.reason, owner.status.message) != (reason, message):
-            await self._patch(owner, {"reason": reason, "message": message})
+    # --- 4
 
-    async def _patch(self, owner: Run, status: dict[str, Any]) -> None:
+    def _words(self, outcome: Outcome) -> list[tuple[str, Words]]:
+        """What is not yet told, the most urgent last: a new reason before other numbers."""
+        unsaid = []
+        for verdict in outcome.decision.verdicts:
+            owner = self._picture.run(verdict.unit)
+            place = outcome.places.get(verdict.unit)
+            words = Words(verdict.reason, verdict.message, place)
+            if owner is not None and _differences(owner, words):
+                urgency = (owner.status.reason != words.reason, place is not None)
+                unsaid.append((urgency, verdict.unit, words))
+        unsaid.sort(key=lambda each: each[0])
+        return [(uid, words) for _, uid, words in unsaid]
+
+    async def _tell(self) -> float | None:
+        """As much as may be told now; when to come for the rest."""
+        while self._unsaid:
+            pause = self._pace.pause()
+            if pause > 0:
+                return self._now().timestamp() + pause
+            uid, words = self._unsaid.pop()
+            owner = self._picture.run(uid)
+            if owner is None or uid in self._missed or not snapshots.waits(owner):
+                continue
+            patch = _differences(owner, words)
+            if patch:
+                self._pace.count()
+                await self._patch(owner, patch)
+        return None
+
+    async def _patch(self, owner: Run, status: dict[str, Any]) -> bool:
         version = {"resourceVersion": owner.metadata.resource_version}
         try:
             written = await self._store.patch(
@@ -161,11 +249,61 @@ class Scheduler:
             )  # fmt: skip
         except (errors.Conflict, errors.NotFound):
             # It changed since: the change is on its way to us and will wake us.
-            self._written.pop(owner.uid, None)
-            return
-        self._written[owner.uid] = written
+            self._missed.add(owner.uid)
+            return False
+        self._picture.wrote(written)
+        self._changed.set()
+        return True
 
 
-def _is_newer(shown: meta.Object, ours: meta.Object) -> bool:
-    """Whether the reflector has caught up with our write."""
-    return int(shown.metadata.resource_version) >= int(ours.metadata.resource_version)
+class _Pace:
+    """At most so many in any second."""
+
+    def __init__(self, most: int, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._times: collections.deque[float] = collections.deque(maxlen=most)
+
+    def pause(self) -> float:
+        """Seconds until one more may be counted."""
+        if len(self._times) < (self._times.maxlen or 0):
+            return 0.0
+        return max(0.0, self._times[0] + 1.0 - self._clock())
+
+    def count(self) -> None:
+        self._times.append(self._clock())
+
+
+def _places(
+    snapshot: state.Snapshot, done: core.Cycle, decision: facts.Decision
+) -> Iterator[tuple[str, QueuePlace]]:
+    """Where the heads of each queue stand among those that wait for room, and until when."""
+    placed = {placement.unit for placement in decision.placements}
+    starts = {each.unit: each.start for each in decision.reservations}
+    for name in {unit.queue for unit in snapshot.waiting.values()} & snapshot.queues.keys():
+        line = [
+            unit.key
+            for unit in snapshot.line(name, done.standing)
+            if unit.key not in placed and unit.held is None
+        ]
+        for position, key in enumerate(line[:HEADS], 1):
+            start = starts.get(key)
+            moment = None if start is None else times.seconds(times.from_unix(math.ceil(start)))
+            yield key, QueuePlace(position=position, of=len(line), expected_start=moment)
+
+
+def _differences(owner: Run, words: Words) -> dict[str, Any]:
+    """The patch of the status that tells these words; empty when they are told already."""
+    status = owner.status
+    patch: dict[str, Any] = {}
+    if status.reason != words.reason:
+        patch["reason"] = words.reason
+    if status.message != words.message:
+        patch["message"] = words.message
+    if status.queue != words.place:
+        place = words.place
+        patch["queue"] = place and {
+            "position": place.position,
+            "of": place.of,
+            "expectedStart": place.expected_start,
+        }
+    return patch

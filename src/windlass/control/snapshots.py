@@ -1,53 +1,93 @@
-"""From objects to what the core decides on: who holds what, who waits.
+"""From objects to what the core decides on: nodes, queues, who waits, who holds what.
 
-Used = the union, by member key, of assignments and pods; a pod that is being stopped counts until
-it is gone. So a new leader knows everything after listing nodes, pods, Runs and Queues.
+Used = the union, by member key, of assignments and pods: a Run holds what its assignment says;
+a pod that no assignment of today covers (of an earlier attempt, of a Run that ended, of somebody
+else) holds its room by itself until it is gone. So a new leader knows everything after listing
+nodes, pods, Runs and Queues.
 
-Pure; `control.scheduler` calls it with what its reflectors show.
+Pure: one function per kind of object. `control.picture` calls them for what changed.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+import fractions
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from windlass.control import members, runmachine
-from windlass.core import snapshot as core
-from windlass.kinds import kubernetes, queue, run, times
+from windlass.core import facts
+from windlass.kinds import duration, kubernetes, quantity, queue, run, times
+from windlass.kinds.reasons import Reason
 
 DEFAULT_QUEUE = "default"
+MOST_DEVICES = 1024
+"""Of one resource on one node that are counted."""
+Levels = Mapping[str, str]
+LEVELS: Levels = {"zone": "topology.kubernetes.io/zone", "rack": "windlass.dev/rack"}
+"""Levels of the topology, widest first, and the label in which a node says where it is."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Objects:
-    """All that counts, as it was at one moment."""
-
-    nodes: list[kubernetes.Node]
-    pods: list[kubernetes.Pod]
-    runs: list[run.Run]
-    queues: list[queue.Queue]
+# --- nodes and queues ---------------------------------------------------------------------------
 
 
-def snapshot(objects: Objects) -> core.Snapshot:
-    homes = _homes(objects.queues)
-    used: dict[str, dict[str, int]] = {}
-    by_queue: dict[str, dict[str, int]] = {}
-    for node, name, amounts in _holdings(objects, homes):
-        _add(used.setdefault(node, {}), amounts)
-        if name:
-            _add(by_queue.setdefault(name, {}), amounts)
-    return core.Snapshot(
-        nodes=tuple(_node(node, used.get(node.name, {})) for node in objects.nodes),
-        units=tuple(_unit(owner, queue_of(owner, homes)) for owner in objects.runs if waits(owner)),
-        queues=tuple(_queue(each, by_queue.get(each.name, {})) for each in objects.queues),
+def read_node(node: kubernetes.Node, levels: Levels = LEVELS) -> facts.Node:
+    labels = node.metadata.labels or {}
+    amounts = members.read_amounts(node.status.allocatable or node.status.capacity)
+    return facts.Node(
+        name=node.name,
+        allocatable={name: n for name, n in amounts.items() if not members.device_kind(name)},
+        devices=_devices(amounts, labels),
+        labels=labels,
+        taints=tuple(facts.Taint(t.key, t.value, t.effect) for t in node.spec.taints or ()),
+        ready=is_open(node),
+        path=_path(labels, levels),
     )
 
 
+def is_open(node: kubernetes.Node) -> bool:
+    """Ready and not cordoned."""
+    return (
+        node.is_ready and not node.spec.unschedulable and not node.metadata.deletion_timestamp
+    )  # fmt: skip
+
+
+def read_queue(each: queue.Queue) -> facts.Queue:
+    spec = each.spec
+    return facts.Queue(
+        name=each.name,
+        parent=spec.parent or "",
+        guarantee=_quota(spec.guarantee),
+        limit=_quota(spec.limit),
+        lend=_quota(spec.lend),
+        weight=spec.weight,
+        order=spec.order,
+        strict=spec.strict,
+        reserve=spec.reserve,
+        min_runtime=_seconds(spec.min_runtime) or 0.0,
+        max_priority=spec.max_priority,
+    )
+
+
+def homes(queues: Iterable[queue.Queue]) -> dict[str, str]:
+    """Namespace -> the queue that owns it; the first by name if several claim it."""
+    found: dict[str, str] = {}
+    for each in sorted(queues, key=lambda q: q.name):
+        for namespace in each.spec.namespaces or ():
+            found.setdefault(namespace, each.name)
+    return found
+
+
+def queue_of(owner: run.Run, owners: Mapping[str, str]) -> str:
+    return owner.spec.queue or owners.get(owner.namespace, DEFAULT_QUEUE)
+
+
+# --- Runs ---------------------------------------------------------------------------------------
+
+
 def waits(owner: run.Run) -> bool:
-    """Wants to be placed: queued, not held, not going away, without room of its own."""
+    """Has no room and is not going away; held ones wait, too, with a word why."""
     return (
         owner.status.phase == "Queued"
-        and not owner.spec.suspend
         and not owner.metadata.deletion_timestamp
         and not holds_assignment(owner)
     )
@@ -61,104 +101,285 @@ def holds_assignment(owner: run.Run) -> bool:
     )
 
 
-def queue_of(owner: run.Run, homes: Mapping[str, str]) -> str:
-    return owner.spec.queue or homes.get(owner.namespace, DEFAULT_QUEUE)
-
-
-def is_open(node: kubernetes.Node) -> bool:
-    """Ready and not cordoned."""
-    return node.is_ready and not node.spec.unschedulable and not node.metadata.deletion_timestamp
-
-
-def _homes(queues: Iterable[queue.Queue]) -> dict[str, str]:
-    """Namespace -> the queue that owns it; the first by name if several claim it."""
-    homes: dict[str, str] = {}
-    for each in sorted(queues, key=lambda q: q.name):
-        for namespace in each.spec.namespaces or ():
-            homes.setdefault(namespace, each.name)
-    return homes
-
-
-def _holdings(
-    objects: Objects, homes: Mapping[str, str]
-) -> Iterable[tuple[str, str, dict[str, int]]]:
-    """(node, queue or "", amounts) of every member and every other pod."""
-    counted: set[run.MemberKey] = set()
-    owners = {owner.uid: owner for owner in objects.runs}
-    for owner in objects.runs:
-        assignment = owner.status.assignment
-        if assignment is None or not holds_assignment(owner):
-            continue
-        roles = {role.name: members.needs(role) for role in owner.spec.roles}
-        for role, listed in assignment.members.items():
-            for index, member in enumerate(listed):
-                counted.add(run.MemberKey(owner.uid, assignment.attempt, role, index))
-                yield member.node, queue_of(owner, homes), roles.get(role, {})
-    for pod in objects.pods:
-        if not pod.spec.node_name or not members.is_active(pod):
-            continue
-        if members.key_of(pod) in counted:
-            continue
-        holder = owners.get(members.owner_uid(pod))
-        name = queue_of(holder, homes) if holder is not None else ""
-        yield pod.spec.node_name, name, members.pod_amounts(pod)
-
-
-def _node(node: kubernetes.Node, used: Mapping[str, int]) -> core.Node:
-    capacity = members.read_amounts(node.status.allocatable or node.status.capacity)
-    return core.Node(
-        name=node.name,
-        capacity=capacity,
-        free={name: amount - used.get(name, 0) for name, amount in capacity.items()},
-        open=is_open(node),
-        labels=node.metadata.labels or {},
-        taints=tuple(core.Taint(t.key, t.value, t.effect) for t in node.spec.taints or ()),
-    )
-
-
-def _unit(owner: run.Run, queue_name: str) -> core.Unit:
-    nodes = owner.spec.placement.nodes or run.NodeChoice()
+def read_unit(owner: run.Run, queue_name: str, levels: Levels = LEVELS) -> facts.Unit:
+    spec, topology = owner.spec, owner.spec.placement.topology
     created = owner.metadata.creation_timestamp
-    return core.Unit(
+    return facts.Unit(
         key=owner.uid,
         queue=queue_name,
-        priority=owner.spec.priority,
+        roles=tuple(_role(role, spec.placement) for role in spec.roles),
         submitted=times.parse(created).timestamp() if created else 0.0,
-        groups=tuple(
-            core.Group(
-                name=role.name,
-                least=role.min_replicas or role.replicas,
-                most=role.replicas,
-                needs=members.needs(role),
-            )
-            for role in owner.spec.roles
-        ),
-        selector=nodes.selector or {},
-        tolerations=tuple(
-            core.Toleration(t.key, t.operator, t.value, t.effect) for t in nodes.tolerations or ()
-        ),
+        user=spec.user or "",
+        namespace=owner.namespace,
+        priority=spec.priority,
+        # Also where spec.placement.gang is false: nothing can add members to a Run that runs, so
+        # one that began with a few would end without the others.
+        gang=True,
+        pack=spec.placement.pack,
+        topology=facts.Topology(topology.level, topology.mode == "required") if topology else None,
+        preemptible=spec.preemptible,
+        expected=_seconds(spec.duration.expected) if spec.duration else None,
+        attained=_ran_before(owner),
+        kin=f"{owner.namespace}/{spec.user or ''}",
         not_before=runmachine.retry_at(owner),
-        unsupported=members.unsupported(owner.spec),
+        held=_held(spec, levels),
     )
 
 
-def _queue(each: queue.Queue, used: Mapping[str, int]) -> core.Queue:
-    limit = {
-        name: members.read_amounts({name: value}).get(name)
-        if name in ("cpu", "memory")
-        else members.read_amounts({members.DEVICE_PREFIX + name: value}).get(name)
-        for name, value in (each.spec.limit or {}).items()
+def read_running(owner: run.Run, unit: facts.Unit, now: float) -> facts.Running:
+    """A Run that holds the room of its assignment; `now` is when it starts if nobody knows yet.
+
+    It wants as many members as it has: nothing can add members to it, and room that is kept for
+    them would stay empty.
+    """
+    assignment = owner.status.assignment
+    assert assignment is not None, "the caller looked: holds_assignment"  # noqa: S101
+    seats, roles = [], []
+    for role in unit.roles:
+        listed = assignment.members.get(role.name, ())
+        roles.append(
+            dataclasses.replace(role, least=min(role.least, len(listed)), most=len(listed))
+        )
+        seats += [
+            facts.Seat(role.name, index, member.node, read_grants(role.devices, member.devices))
+            for index, member in enumerate(listed)
+        ]
+    started = _started(owner)
+    started = now if started is None else started
+    leaving = seats if owner.status.phase == "Stopping" else ()
+    return facts.Running(
+        unit=dataclasses.replace(unit, roles=tuple(roles), not_before=0.0, held=None),
+        seats=tuple(seats),
+        started=started,
+        expected_end=None if unit.expected is None else started + unit.expected,
+        leaving=tuple((seat.role, seat.index) for seat in leaving),
+    )
+
+
+def ran(owner: run.Run) -> float | None:
+    """Seconds that a Run took which ended by itself, and well; else None."""
+    if owner.status.phase != "Succeeded":
+        return None
+    return sum(end - start for start, end in _spells(owner))
+
+
+# --- pods that no assignment covers ---------------------------------------------------------------
+
+
+def is_covered(pod: kubernetes.Pod, owner: run.Run | None) -> bool:
+    """Whether the assignment of its Run counts for the pod."""
+    key = members.key_of(pod)
+    if owner is None or key is None or not holds_assignment(owner):
+        return False
+    assignment = owner.status.assignment
+    return (
+        assignment is not None
+        and key.attempt == assignment.attempt
+        and key.index < len(assignment.members.get(key.role, ()))
+    )
+
+
+def read_pod(pod: kubernetes.Pod, owner: run.Run | None, queue_name: str) -> facts.Running | None:
+    """What a pod holds by itself, in the queue of its Run if it has one; None: nothing. Devices
+    that it does not name are given to it by `fill_in`."""
+    if not pod.spec.node_name or not members.is_active(pod):
+        return None
+    amounts = members.pod_amounts(pod)
+    counts: dict[str, int] = {}
+    for resource, count in amounts.items():
+        kind = members.device_kind(resource)
+        if kind and count:
+            counts[kind] = min(MOST_DEVICES, counts.get(kind, 0) + count)
+    requests = tuple(facts.DeviceRequest(kind, count) for kind, count in sorted(counts.items()))
+    needs = {name: n for name, n in amounts.items() if not members.device_kind(name)}
+    grants = tuple(facts.Grant(name) for name in members.device_names(pod))
+    created = pod.metadata.creation_timestamp
+    going = owner is not None or pod.metadata.deletion_timestamp is not None
+    return facts.Running(
+        unit=facts.Unit(
+            key=f"pod/{pod.uid}",
+            queue=queue_name,
+            roles=(facts.Role("pod", 1, 1, needs, requests),),
+            namespace=pod.namespace,
+            preemptible=owner is not None and owner.spec.preemptible,
+        ),
+        seats=(facts.Seat("pod", 0, pod.spec.node_name, grants),),
+        started=times.parse(created).timestamp() if created else 0.0,
+        leaving=(("pod", 0),) if going else (),
+    )
+
+
+def fill_in(
+    node: facts.Node | None, taken: Collection[str], pods: Sequence[facts.Running]
+) -> list[facts.Running]:
+    """Pods of one node that hold devices without naming them, each with devices that nobody else
+    names. The node's own plug-in chose others perhaps; what counts is how many are left."""
+    left: dict[str, list[str]] = {}
+    for device in node.devices if node else ():
+        if device.id not in taken:
+            left.setdefault(device.kind, []).append(device.id)
+    filled = []
+    for each in sorted(pods, key=lambda pod: pod.unit.key):
+        grants = []
+        for request in each.unit.roles[0].devices:
+            free = left.get(request.kind, [])
+            grants += [facts.Grant(free.pop()) for _ in range(min(request.count, len(free)))]
+        seat = dataclasses.replace(each.seats[0], grants=tuple(grants))
+        filled.append(dataclasses.replace(each, seats=(seat,)))
+    return filled
+
+
+# --- devices of members ---------------------------------------------------------------------------
+
+
+def read_grants(
+    requests: Iterable[facts.DeviceRequest], names: Iterable[str] | None
+) -> tuple[facts.Grant, ...]:
+    """From the names in an assignment, which come in the order of the requests."""
+    ids = iter([name.partition(":")[0] for name in names or ()])
+    grants = []
+    for request in requests:
+        for _, device in zip(range(request.count), ids, strict=False):
+            grants.append(_grant(request, device))
+    return tuple(grants)
+
+
+def device_names(grants: Iterable[facts.Grant]) -> list[str]:
+    """`gpu/0`, or a share in thousandths: `gpu/0:250`."""
+    return [
+        grant.device if grant.form == "whole" else f"{grant.device}:{grant.compute}"
+        for grant in grants
+    ]
+
+
+def _grant(request: facts.DeviceRequest, device: str) -> facts.Grant:
+    if request.form == "ratio":
+        return facts.Grant(device, "ratio", facts.WHOLE // request.ratio, 0, request.ratio)
+    if request.form == "share":
+        return facts.Grant(device, "share", request.compute, request.memory)
+    return facts.Grant(device)
+
+
+# --- parts ----------------------------------------------------------------------------------------
+
+
+def _devices(amounts: Mapping[str, int], labels: Mapping[str, str]) -> tuple[facts.Device, ...]:
+    """Whole devices, as many as a node counts. What it counts twice, under our name and under its
+    plug-in's, is there once."""
+    found = []
+    for resource, count in sorted(amounts.items()):
+        kind = members.device_kind(resource)
+        ours = f"{members.DEVICE_PREFIX}{kind}"
+        if not kind or (resource != ours and amounts.get(ours)):
+            continue
+        stem = kind if resource == ours else resource
+        model = labels.get(f"{members.DEVICE_PREFIX}{kind}-model", "").lower()
+        found += [
+            facts.Device(f"{stem}/{number}", kind, model)
+            for number in range(min(count, MOST_DEVICES))
+        ]
+    return tuple(found)
+
+
+def _path(labels: Mapping[str, str], levels: Levels) -> tuple[str, ...]:
+    """Where a node stands, as far down as its labels say; a level left out in between is ""."""
+    places = [labels.get(label, "") for label in levels.values()]
+    while places and not places[-1]:
+        places.pop()
+    return tuple(places)
+
+
+def _quota(amounts: queue.Amounts | None) -> dict[str, int]:
+    """Bytes of memory, whole pods, thousandths of everything else, devices too."""
+    return {
+        name: min(
+            members.MOST,
+            quantity.whole(value) if name in ("memory", "pods") else quantity.milli(value),
+        )
+        for name, value in (amounts or {}).items()
     }
-    return core.Queue(
-        name=each.name,
-        parent=each.spec.parent or "",
-        limit={name: amount for name, amount in limit.items() if amount is not None},
-        used=used,
-        strict=each.spec.strict,
-        max_priority=each.spec.max_priority,
+
+
+def _role(role: run.Role, placement: run.Placement) -> facts.Role:
+    requests = tuple(_request(device) for device in role.devices or ())
+    within = placement.bundle.within if placement.bundle and requests else ""
+    return facts.Role(
+        name=role.name,
+        least=role.min_replicas or role.replicas,
+        most=role.replicas,
+        needs=members.needs(role),
+        devices=requests,
+        # `socket` never gets here: members.unsupported holds such a Run.
+        bundle="" if within == "socket" else within,
+        constraint=_constraint(placement.nodes or run.NodeChoice()),
     )
 
 
-def _add(sums: dict[str, int], amounts: Mapping[str, int]) -> None:
-    for name, amount in amounts.items():
-        sums[name] = sums.get(name, 0) + amount
+def _request(device: run.Device) -> facts.DeviceRequest:
+    share = device.share and fractions.Fraction(device.share)
+    mebibytes = -(-quantity.whole(device.memory) >> 20) if device.memory else 0
+    return facts.DeviceRequest(
+        kind=device.kind,
+        count=device.count or 1,
+        ratio=round(1 / share) if share else 0,
+        compute=(device.compute or 0) * 10,
+        memory=min(members.MOST, mebibytes),
+        models=tuple(device.models or ()),
+        isolation=device.isolation or "none",
+    )
+
+
+def _constraint(nodes: run.NodeChoice) -> facts.Constraint:
+    return facts.Constraint(
+        selector=tuple(sorted((nodes.selector or {}).items())),
+        tolerations=tuple(
+            facts.Toleration(t.key, t.operator, t.value, t.effect) for t in nodes.tolerations or ()
+        ),
+    )
+
+
+def _held(spec: run.RunSpec, levels: Levels) -> tuple[Reason, str] | None:
+    if spec.suspend:
+        return Reason.SUSPENDED, "held by spec.suspend"
+    problem = members.unsupported(spec)
+    topology = spec.placement.topology
+    if not problem and topology and topology.mode == "required":
+        known = (*levels, "node")
+        if topology.level not in known:
+            problem = (
+                f"spec.placement.topology.level {topology.level}: nodes here are known by "
+                f"{', '.join(known)}; name one of these"
+            )
+    return (Reason.UNSUPPORTED, problem) if problem else None
+
+
+def _started(owner: run.Run) -> float | None:
+    """When the attempt that holds room began; None: its first step is not written down yet."""
+    found = None
+    for step in owner.status.history or ():
+        if step.to_phase == "Queued":
+            found = None
+        elif step.to_phase in ("Starting", "Running"):
+            found = times.parse(step.at).timestamp()
+    return found
+
+
+def _ran_before(owner: run.Run) -> float:
+    """Seconds that earlier attempts ran."""
+    return sum(end - start for start, end in _spells(owner))
+
+
+def _spells(owner: run.Run) -> list[tuple[float, float]]:
+    """From when to when attempts ran that have ended, oldest first."""
+    found: list[tuple[float, float]] = []
+    since: float | None = None
+    for step in owner.status.history or ():
+        at = times.parse(step.at).timestamp()
+        if since is not None:
+            found.append((since, max(since, at)))
+        since = at if step.to_phase == "Running" else None
+    return found
+
+
+def _seconds(text: str | None) -> float | None:
+    return None if text is None else duration.milliseconds(text) / 1000

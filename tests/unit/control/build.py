@@ -32,13 +32,15 @@ def in_phase(owner: run.Run, phase: Any, reason: str = "", at: str = START) -> r
     return owner
 
 
-def assigned(owner: run.Run, epoch: int = 1, node: str = "n1") -> run.Run:
+def assigned(
+    owner: run.Run, epoch: int = 1, node: str = "n1", devices: list[str] | None = None
+) -> run.Run:
     """The same Run with room for the attempt that is current."""
     owner.status.assignment = run.Assignment(
         attempt=owner.status.attempt,
         epoch=epoch,
         members={
-            each.name: [run.Member(node=node) for _ in range(each.replicas)]
+            each.name: [run.Member(node=node, devices=devices) for _ in range(each.replicas)]
             for each in owner.spec.roles
         },
     )
@@ -46,11 +48,16 @@ def assigned(owner: run.Run, epoch: int = 1, node: str = "n1") -> run.Run:
 
 
 def pod(
-    owner: run.Run, phase: str = "Running", index: int = 0, exit_code: int | None = None
+    owner: run.Run,
+    phase: str = "Running",
+    index: int = 0,
+    exit_code: int | None = None,
+    devices: list[str] | None = None,
 ) -> kubernetes.Pod:
     """A pod of the Run's first role in its current attempt."""
-    made = members.pod_of(owner, owner.spec.roles[0], index, run.Member(node="n1"))
-    made.metadata.uid = f"pod-{owner.status.attempt}-{index}"
+    member = run.Member(node="n1", devices=devices)
+    made = members.pod_of(owner, owner.spec.roles[0], index, member)
+    made.metadata.uid = f"{owner.name}-{owner.status.attempt}-{index}"
     made.status.phase = phase
     if exit_code is not None:
         ended = kubernetes.ContainerStateTerminated(exit_code=exit_code, reason="Error")
@@ -59,9 +66,28 @@ def pod(
     return made
 
 
-def node(name: str = "n1", cpu: str = "4", ready: bool = True, **more: Any) -> kubernetes.Node:
+def foreign_pod(name: str = "x", node: str = "n1", **requests: str) -> kubernetes.Pod:
+    """Somebody else's pod; `gpu` stands for the resource of a vendor's plug-in."""
+    amounts = {{"gpu": "nvidia.com/gpu"}.get(key, key): n for key, n in requests.items()}
+    resources = kubernetes.ResourceRequirements(requests=amounts)
+    return kubernetes.Pod(
+        metadata=meta.ObjectMeta(name=name, namespace="kube-system", uid=name),
+        spec=kubernetes.PodSpec(
+            node_name=node, containers=[kubernetes.Container(name="main", resources=resources)]
+        ),
+    )
+
+
+def node(
+    name: str = "n1",
+    cpu: str = "4",
+    ready: bool = True,
+    extra: dict[str, str] | None = None,
+    **more: Any,
+) -> kubernetes.Node:
+    """`extra`: what it has besides cpu and memory."""
     status = kubernetes.NodeStatus(
-        allocatable={"cpu": cpu, "memory": "16Gi"},
+        allocatable={"cpu": cpu, "memory": "16Gi", **(extra or {})},
         conditions=[meta.Condition(type="Ready", status="True" if ready else "False")],
     )
     return kubernetes.Node(metadata=meta.ObjectMeta(name=name, **more), status=status)

@@ -1,68 +1,147 @@
+"""From objects to facts, one kind at a time; who holds what, all together."""
+
+import pytest
+
 from tests.unit.control import build
-from windlass.control import snapshots
-from windlass.kinds import kubernetes, meta, run
+from windlass.control import members, picture, snapshots
+from windlass.core import facts
+from windlass.kinds import kubernetes, run
 from windlass.kinds.reasons import Reason
 
 GI = 1 << 30
+NOW = 1767261600.0 + 3600
+"""An hour after build.START."""
 
 
-def taken(runs=(), pods=(), nodes=None, queues=None):
-    return snapshots.snapshot(
-        snapshots.Objects(
-            nodes=[build.node()] if nodes is None else nodes,
-            pods=list(pods),
-            runs=list(runs),
-            queues=[build.a_queue()] if queues is None else queues,
-        )
+def taken(runs=(), pods=(), nodes=None, queues=None) -> facts.Facts:
+    """The facts of all these objects."""
+    seen = picture.Picture()
+    for node in [build.node()] if nodes is None else nodes:
+        seen.see_node("ADDED", None, node)
+    for each in [build.a_queue()] if queues is None else queues:
+        seen.see_queue("ADDED", None, each)
+    for owner in runs:
+        seen.see_run("ADDED", None, owner)
+    for pod in pods:
+        seen.see_pod("ADDED", None, pod)
+    seen.collect(NOW)
+    return seen.facts()
+
+
+def used_cpu(told: facts.Facts) -> int:
+    return sum(
+        {role.name: role for role in each.unit.roles}[seat.role].needs.get("cpu", 0)
+        for each in told.running
+        for seat in each.seats
+        if seat.node == "n1"
     )
 
 
-def free_cpu(shot) -> int:
-    return shot.nodes[0].free["cpu"]
+def held_devices(told: facts.Facts) -> dict[str, list[str]]:
+    return {
+        each.unit.key: [grant.device for seat in each.seats for grant in seat.grants]
+        for each in told.running
+    }
 
 
-def holding(name="job", phase="Running", **spec) -> run.Run:
-    return build.assigned(build.in_phase(build.a_run(name, **spec), phase))
+def holding(name="job", phase="Running", devices=None, *roles, **spec) -> run.Run:
+    owner = build.in_phase(build.a_run(name, *roles, **spec), phase)
+    return build.assigned(owner, devices=devices)
 
 
-def test_an_assignment_holds_its_room_before_any_pod_exists():
-    shot = taken([holding(phase="Queued")])
-    assert free_cpu(shot) == 3000
-    assert shot.units == ()
+def unit_of(owner: run.Run) -> facts.Unit:
+    return snapshots.read_unit(owner, "default")
 
 
-def test_a_pod_and_its_assignment_are_one_member():
-    owner = holding()
-    assert free_cpu(taken([owner], [build.pod(owner)])) == 3000
+# --- nodes
 
 
-def test_a_pod_of_an_earlier_attempt_counts_until_it_is_gone():
-    owner = holding()
-    old = build.pod(owner)
-    owner.status.attempt = 1
-    build.assigned(owner)
-    assert free_cpu(taken([owner], [old])) == 2000
+def test_what_a_node_has_is_counted_in_integers():
+    extra = {"pods": "110", "hugepages-2Mi": "4Mi", "windlass.dev/gpu": "2"}
+    node = snapshots.read_node(build.node(cpu="3500m", extra=extra))
+    assert node.allocatable == {
+        "cpu": 3500, "memory": 16 * GI, "pods": 110, "hugepages-2Mi": (4 << 20) * 1000,
+    }  # fmt: skip
 
 
-def test_a_terminating_pod_of_a_finished_run_counts_and_an_ended_one_does_not():
-    owner = holding(phase="Failed")
-    assert free_cpu(taken([owner], [build.pod(owner, "Running")])) == 3000
-    assert free_cpu(taken([owner], [build.pod(owner, "Succeeded")])) == 4000
-
-
-def test_other_peoples_pods_count_by_their_requests():
-    requests = kubernetes.ResourceRequirements(requests={"cpu": "1500m"})
-    foreign = kubernetes.Pod(
-        metadata=meta.ObjectMeta(name="x", namespace="kube-system"),
-        spec=kubernetes.PodSpec(
-            node_name="n1",
-            containers=[
-                kubernetes.Container(name="a", resources=requests),
-                kubernetes.Container(name="b", resources=requests),
-            ],
+@pytest.mark.parametrize(
+    ("extra", "labels", "devices"),
+    [
+        ({"windlass.dev/gpu": "2"}, {}, [("gpu/0", "gpu", ""), ("gpu/1", "gpu", "")]),
+        (
+            {"windlass.dev/gpu": "1", "windlass.dev/rdma": "1"},
+            {"windlass.dev/gpu-model": "A100"},
+            [("gpu/0", "gpu", "a100"), ("rdma/0", "rdma", "")],
         ),
-    )
-    assert free_cpu(taken([], [foreign])) == 1000
+        (
+            {"nvidia.com/gpu": "1"},
+            {"windlass.dev/gpu-model": "h100"},
+            [("nvidia.com/gpu/0", "gpu", "h100")],
+        ),
+        ({"nvidia.com/gpu": "4", "windlass.dev/gpu": "1"}, {}, [("gpu/0", "gpu", "")]),
+        ({"nvidia.com/gpu": "0", "example.com/licence": "5"}, {}, []),
+    ],
+)  # fmt: skip
+def test_devices_are_counted_from_extended_resources(extra, labels, devices):
+    node = snapshots.read_node(build.node(extra=extra, labels=labels))
+    assert [(each.id, each.kind, each.model) for each in node.devices] == devices
+    assert all(each.forms == {"whole"} for each in node.devices)
+
+
+@pytest.mark.parametrize(
+    ("labels", "path"),
+    [
+        ({}, ()),
+        ({"topology.kubernetes.io/zone": "a"}, ("a",)),
+        ({"topology.kubernetes.io/zone": "a", "windlass.dev/rack": "r7"}, ("a", "r7")),
+        ({"windlass.dev/rack": "r7"}, ("", "r7")),
+    ],
+)
+def test_where_a_node_stands_is_read_from_its_labels(labels, path):
+    assert snapshots.read_node(build.node(labels=labels)).path == path
+
+
+def test_the_levels_can_be_others():
+    levels = {"block": "example.com/block", "rack": "example.com/rack"}
+    node = build.node(labels={"example.com/block": "b", "example.com/rack": "r"})
+    assert snapshots.read_node(node, levels).path == ("b", "r")
+
+
+def test_a_node_that_is_not_ready_or_cordoned_is_not_open():
+    cordoned = build.node("b")
+    cordoned.spec.unschedulable = True
+    nodes = [build.node("a"), cordoned, build.node("c", ready=False)]
+    assert [node.ready for node in taken(nodes=nodes).nodes] == [True, False, False]
+
+
+# --- queues
+
+
+def test_what_queues_promise_is_counted_in_the_units_of_nodes():
+    amounts = {"cpu": "8", "memory": "2Gi", "gpu": 3, "gpu/h100": "1", "pods": 7}
+    (queue,) = taken(queues=[build.a_queue(limit=amounts, guarantee={"gpu": 2}, lend={"gpu": 0})]
+                     ).queues  # fmt: skip
+    expected = {"cpu": 8000, "memory": 2 * GI, "gpu": 3000, "gpu/h100": 1000, "pods": 7}
+    assert queue.limit == expected
+    assert (queue.guarantee, queue.lend) == ({"gpu": 2000}, {"gpu": 0})
+
+
+def test_how_a_queue_goes_about_it_is_taken_over():
+    spec = {"parent": "top", "weight": 3, "order": "fair", "strict": True, "reserve": 2}
+    queue = snapshots.read_queue(build.a_queue("q", min_runtime="10m", max_priority=70, **spec))
+    assert {name: getattr(queue, name) for name in spec} == spec
+    assert (queue.min_runtime, queue.max_priority) == (600.0, 70)
+
+
+def test_the_queue_is_named_or_owns_the_namespace_or_is_the_default():
+    own = build.a_queue("support", namespaces=[build.NAMESPACE])
+    named = build.in_phase(build.a_run("a", queue="vision"), "Queued")
+    plain = build.in_phase(build.a_run("b"), "Queued")
+    assert [u.queue for u in taken([named, plain], queues=[own]).waiting] == ["vision", "support"]
+    assert [u.queue for u in taken([plain]).waiting] == ["default"]
+
+
+# --- who waits, and for what
 
 
 def test_who_waits():
@@ -72,40 +151,238 @@ def test_who_waits():
     again = build.in_phase(build.a_run("again"), "Queued", Reason.NODE_LOST)
     build.assigned(again)
     again.status.attempt = 1
-    shot = taken([waiting, held, ended, again, holding("holding")])
-    assert [unit.key for unit in shot.units] == ["uid-waiting", "uid-again"]
-    assert shot.units[1].not_before > 0
-
-
-def test_the_queue_is_named_or_owns_the_namespace_or_is_the_default():
-    own = build.a_queue("support", namespaces=[build.NAMESPACE])
-    named = build.in_phase(build.a_run("a", queue="vision"), "Queued")
-    plain = build.in_phase(build.a_run("b"), "Queued")
-    assert [u.queue for u in taken([named, plain], queues=[own]).units] == ["vision", "support"]
-    assert [u.queue for u in taken([plain]).units] == ["default"]
-
-
-def test_a_queues_use_and_limit_are_counted_in_the_same_units():
-    limits = build.a_queue(limit={"cpu": "8", "memory": "2Gi", "gpu": 3})
-    (queue,) = taken([holding()], queues=[limits]).queues
-    assert queue.limit == {"cpu": 8000, "memory": 2 * GI, "gpu": 3000}
-    assert queue.used == {"cpu": 1000, "memory": GI}
-
-
-def test_a_node_that_is_not_ready_or_cordoned_is_not_open():
-    cordoned = build.node("b")
-    cordoned.spec.unschedulable = True
-    nodes = [build.node("a"), cordoned, build.node("c", ready=False)]
-    assert [n.open for n in taken(nodes=nodes).nodes] == [True, False, False]
+    told = taken([waiting, held, ended, again, holding("holding")])
+    waits = {unit.key: unit for unit in told.waiting}
+    assert waits.keys() == {"uid-waiting", "uid-held", "uid-again"}
+    assert waits["uid-held"].held == (Reason.SUSPENDED, "held by spec.suspend")
+    assert waits["uid-waiting"].held is None
+    assert waits["uid-again"].not_before > 0
 
 
 def test_elastic_roles_give_the_least_and_the_most():
-    elastic = build.a_run("e", build.role(replicas=4, min_replicas=2))
-    (unit,) = taken([build.in_phase(elastic, "Queued")]).units
-    assert [(g.least, g.most, g.needs["cpu"]) for g in unit.groups] == [(2, 4, 1000)]
+    unit = unit_of(build.a_run("e", build.role(replicas=4, min_replicas=2), build.role("head")))
+    assert [(r.name, r.least, r.most) for r in unit.roles] == [("worker", 2, 4), ("head", 1, 1)]
+    assert unit.roles[0].needs == {"cpu": 1000, "memory": GI}
 
 
-def test_what_no_engine_can_do_yet_is_said_not_ignored():
-    waiting = build.in_phase(build.a_run("a", framework="torch"), "Queued")
-    (unit,) = taken([waiting]).units
-    assert unit.unsupported == "spec.framework torch: only process is supported; leave it out"
+@pytest.mark.parametrize(
+    ("device", "request_"),
+    [
+        ({}, facts.DeviceRequest("gpu", 1)),
+        ({"count": 4, "models": ["h100", "a100"]},
+         facts.DeviceRequest("gpu", 4, models=("h100", "a100"))),
+        ({"share": "1/4"}, facts.DeviceRequest("gpu", ratio=4)),
+        ({"share": "2/8", "isolation": "hard"},
+         facts.DeviceRequest("gpu", ratio=4, isolation="hard")),
+        ({"memory": "8Gi", "compute": 25, "isolation": "soft"},
+         facts.DeviceRequest("gpu", compute=250, memory=8192, isolation="soft")),
+        ({"memory": "1500k"}, facts.DeviceRequest("gpu", memory=2)),
+    ],
+)  # fmt: skip
+def test_devices_are_asked_for_in_one_form(device, request_):
+    unit = unit_of(build.a_run("d", build.role(devices=[run.Device(kind="gpu", **device)])))
+    assert unit.roles[0].devices == (request_,)
+
+
+def test_placement_is_taken_over():
+    nodes = run.NodeChoice(
+        selector={"b": "2", "a": "1"}, tolerations=[run.Toleration(key="k", operator="Exists")]
+    )
+    placement = run.Placement(
+        pack="spread", nodes=nodes, topology=run.Topology(level="rack", mode="required"),
+        bundle=run.Bundle(within="numa", devices=["gpu", "rdma"]),
+    )  # fmt: skip
+    devices = [run.Device(kind="gpu"), run.Device(kind="rdma")]
+    plain = build.role("plain")
+    unit = unit_of(build.a_run("p", build.role(devices=devices), plain, placement=placement))
+    assert (unit.pack, unit.topology, unit.held) == (
+        "spread", facts.Topology("rack", required=True), None,
+    )  # fmt: skip
+    assert [role.bundle for role in unit.roles] == ["numa", ""]
+    assert unit.roles[0].constraint == facts.Constraint(
+        selector=(("a", "1"), ("b", "2")), tolerations=(facts.Toleration("k", "Exists"),)
+    )
+
+
+def test_who_asks_and_how_long_it_takes_is_taken_over():
+    duration = run.Durations(expected="90m")
+    owner = build.a_run("w", user="alice", priority=70, preemptible=False, duration=duration)
+    owner.metadata.creation_timestamp = build.START
+    unit = unit_of(owner)
+    assert (unit.user, unit.namespace, unit.kin) == ("alice", "team", "team/alice")
+    assert (unit.priority, unit.preemptible, unit.expected) == (70, False, 5400.0)
+    assert unit.submitted == NOW - 3600
+
+
+def test_what_earlier_attempts_had_is_added_up():
+    owner = build.a_run()
+    for minute, phase in enumerate(["Queued", "Starting", "Running", "Stopping", "Queued"]):
+        build.in_phase(owner, phase, at=f"2026-01-01T10:{minute * 10:02}:00Z")
+    assert unit_of(owner).attained == 600.0
+    assert snapshots.ran(owner) is None
+    build.in_phase(owner, "Running", at="2026-01-01T11:00:00Z")
+    build.in_phase(owner, "Succeeded", at="2026-01-01T11:05:00Z")
+    assert snapshots.ran(owner) == 900.0
+
+
+LEVEL = "spec.placement.topology.level block: nodes here are known by zone, rack, node"
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({"framework": "torch"}, "spec.framework torch: only process is supported; leave it out"),
+        ({"placement": run.Placement(topology=run.Topology(level="block", mode="required"))},
+         f"{LEVEL}; name one of these"),
+        ({"placement": run.Placement(bundle=run.Bundle(within="socket", devices=["gpu", "rdma"]))},
+         "spec.placement.bundle.within socket: only numa and pcie are supported; use numa"),
+    ],
+)  # fmt: skip
+def test_what_no_engine_can_do_yet_is_said_not_ignored(spec, says):
+    assert unit_of(build.a_run("a", **spec)).held == (Reason.UNSUPPORTED, says)
+
+
+@pytest.mark.parametrize(
+    ("devices", "bundle", "says"),
+    [
+        (["gpu", "rdma"], ["gpu", "rdma"], ""),
+        ([], ["gpu", "rdma"], ""),
+        (["gpu"], ["gpu", "rdma"],
+         "spec.placement.bundle.devices: name all devices of role worker: gpu"),
+    ],
+)  # fmt: skip
+def test_a_bundle_is_about_all_devices_of_a_role(devices, bundle, says):
+    role = build.role(devices=[run.Device(kind=kind) for kind in devices])
+    placement = run.Placement(bundle=run.Bundle(within="numa", devices=bundle))
+    assert members.unsupported(build.a_run("a", role, placement=placement).spec) == says
+
+
+def test_a_share_that_is_not_one_over_a_number_is_refused():
+    role = build.role(devices=[run.Device(kind="gpu", share="3/8")])
+    says = "spec.roles[].devices[].share 3/8: write it as 1 over a number"
+    assert members.unsupported(build.a_run("a", role).spec) == says
+
+
+# --- who holds what
+
+
+def test_an_assignment_holds_its_room_before_any_pod_exists():
+    told = taken([holding(phase="Queued")])
+    assert used_cpu(told) == 1000
+    assert told.waiting == ()
+    assert told.running[0].started == NOW
+
+
+def test_a_pod_and_its_assignment_are_one_member():
+    owner = holding()
+    told = taken([owner], [build.pod(owner)])
+    assert [each.unit.key for each in told.running] == ["uid-job"]
+    assert used_cpu(told) == 1000
+
+
+def test_a_pod_of_an_earlier_attempt_counts_until_it_is_gone():
+    owner = holding()
+    old = build.pod(owner)
+    owner.status.attempt = 1
+    build.assigned(owner)
+    told = taken([owner], [old])
+    assert used_cpu(told) == 2000
+    assert {each.unit.queue for each in told.running} == {"default"}
+
+
+def test_a_terminating_pod_of_a_finished_run_counts_and_an_ended_one_does_not():
+    owner = holding(phase="Failed")
+    told = taken([owner], [build.pod(owner, "Running")])
+    assert used_cpu(told) == 1000
+    assert told.running[0].leaving == (("pod", 0),)
+    assert used_cpu(taken([owner], [build.pod(owner, "Succeeded")])) == 0
+
+
+def test_other_peoples_pods_count_by_their_requests_in_no_queue():
+    pod = build.foreign_pod(cpu="1500m")
+    pod.spec.containers.append(pod.spec.containers[0])
+    pod.spec.overhead = {"cpu": "250m"}
+    (told,) = taken([], [pod]).running
+    assert told.unit.roles[0].needs == {"cpu": 3250}
+    assert (told.unit.key, told.unit.queue, told.unit.preemptible) == ("pod/x", "", False)
+    assert told.leaving == ()
+
+
+def test_of_init_containers_the_largest_counts_but_those_that_stay_add_up():
+    pod = build.foreign_pod(cpu="1")
+
+    def before(cpu: str, policy: str | None = None) -> kubernetes.Container:
+        resources = kubernetes.ResourceRequirements(requests={"cpu": cpu})
+        return kubernetes.Container(name="i", resources=resources, restart_policy=policy)
+
+    pod.spec.init_containers = [before("3"), before("2")]
+    assert members.pod_amounts(pod) == {"cpu": 3000}
+    pod.spec.init_containers = [before("3", "Always"), before("2")]
+    assert members.pod_amounts(pod) == {"cpu": 4000}
+
+
+def test_a_run_that_runs_wants_the_members_it_has():
+    owner = build.assigned(build.in_phase(build.a_run("e", build.role(replicas=2)), "Running"))
+    owner.spec.roles[0].replicas = 5
+    (told,) = taken([owner]).running
+    assert [(role.least, role.most) for role in told.unit.roles] == [(2, 2)]
+
+
+def test_a_run_that_stops_gives_all_of_it_back():
+    told = taken([holding(phase="Stopping")]).running[0]
+    assert told.leaving == (("worker", 0),)
+
+
+def test_a_run_should_end_when_it_said_it_would():
+    (told,) = taken([holding(duration=run.Durations(expected="2h"))]).running
+    assert (told.started, told.expected_end) == (NOW - 3600, NOW + 3600)
+
+
+# --- devices
+
+
+GPU_ROLE = build.role(devices=[run.Device(kind="gpu")])
+GPU_NODE = build.node(extra={"windlass.dev/gpu": "4"})
+
+
+@pytest.mark.parametrize(
+    ("requests", "grants", "names"),
+    [
+        ((facts.DeviceRequest("gpu", 2), facts.DeviceRequest("rdma")),
+         (facts.Grant("gpu/1"), facts.Grant("gpu/3"), facts.Grant("rdma/0")),
+         ["gpu/1", "gpu/3", "rdma/0"]),
+        ((facts.DeviceRequest("gpu", ratio=4),), (facts.Grant("gpu/0", "ratio", 250, 0, 4),),
+         ["gpu/0:250"]),
+        ((facts.DeviceRequest("gpu", compute=300, memory=64),),
+         (facts.Grant("gpu/0", "share", 300, 64),), ["gpu/0:300"]),
+    ],
+)  # fmt: skip
+def test_what_a_member_was_granted_is_read_back_from_its_names(requests, grants, names):
+    assert snapshots.device_names(grants) == names
+    assert snapshots.read_grants(requests, names) == grants
+
+
+def test_a_pod_that_lingers_keeps_the_devices_it_was_given():
+    owner = holding("job", "Failed", ["gpu/2"], GPU_ROLE)
+    pod = build.pod(owner, devices=["gpu/2"])
+    told = taken([owner], [pod], nodes=[GPU_NODE])
+    assert held_devices(told) == {f"pod/{pod.uid}": ["gpu/2"]}
+    assert pod.spec.containers[0].resources.limits["windlass.dev/gpu"] == "1"
+
+
+def test_a_pod_asks_for_a_vendors_device_by_the_vendors_name():
+    owner = holding("job", "Running", ["nvidia.com/gpu/0", "nvidia.com/gpu/1"], GPU_ROLE)
+    pod = build.pod(owner, devices=owner.status.assignment.members["worker"][0].devices)
+    assert pod.spec.containers[0].resources.limits["nvidia.com/gpu"] == "2"
+
+
+def test_devices_that_others_hold_without_a_name_are_not_those_that_are_named():
+    owner = holding("job", "Running", ["gpu/3"], GPU_ROLE)
+    pods = [build.foreign_pod("a", gpu="1"), build.foreign_pod("b", gpu="1")]
+    told = taken([owner], pods, nodes=[GPU_NODE])
+    assert held_devices(told) == {"uid-job": ["gpu/3"], "pod/a": ["gpu/2"], "pod/b": ["gpu/1"]}
+
+
+def test_more_devices_than_there_are_cannot_be_held():
+    told = taken([], [build.foreign_pod("a", gpu="9")], nodes=[GPU_NODE])
+    assert held_devices(told) == {"pod/a": ["gpu/3", "gpu/2", "gpu/1", "gpu/0"]}

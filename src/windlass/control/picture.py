@@ -1,0 +1,340 @@
+"""The scheduler's picture of the cluster: one snapshot, kept up to date from what changed.
+
+Handlers of reflectors note which objects changed; that is all they do. `collect` turns what was
+noted into events, told only where the facts differ from what the snapshot knows, so that a
+heartbeat costs next to nothing. `bring_up` applies them; it touches the snapshot and nothing that
+handlers touch, so it may run in another thread.
+
+Our own writes are shown over what the reflector shows until it has caught up with them: else room
+just given away would look free. Never writes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from windlass.control import members, snapshots
+from windlass.core import facts, predict, state
+from windlass.kinds import kubernetes, meta, queue
+from windlass.kinds.run import Run
+from windlass.store.reflector import Change
+
+T = TypeVar("T", bound=meta.Object)
+Fact = facts.Unit | facts.Running
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Changes:
+    """What `bring_up` has to apply."""
+
+    events: tuple[state.Event, ...]
+    runs: frozenset[str]
+    """Uids of Runs that were looked at again, whether or not their facts differ."""
+
+
+class Picture:
+    def __init__(self, levels: snapshots.Levels = snapshots.LEVELS) -> None:
+        self._levels = levels
+        self._nodes: dict[str, kubernetes.Node] = {}
+        self._queues: dict[str, queue.Queue] = {}
+        self._runs: dict[str, Run] = {}
+        self._pods: dict[str, kubernetes.Pod] = {}
+        self._pods_of: dict[str, set[str]] = {}
+        """Uid of a Run -> uids of its pods."""
+        self._ours: dict[str, str] = {}
+        """Uid of a Run -> the resourceVersion that we wrote and nobody has shown us yet."""
+        self._changed_nodes: set[str] = set()
+        self._changed_queues: set[str] = set()
+        self._changed_runs: set[str] = set()
+        self._changed_pods: set[str] = set()
+        self._homes: dict[str, str] = {}
+        self._covers: dict[str, object] = {}
+        """Uid of a Run -> on what it depends which of its pods count by themselves."""
+        self._told_nodes: dict[str, facts.Node] = {}
+        self._told_queues: dict[str, facts.Queue] = {}
+        self._told: dict[str, Fact] = {}
+        self._unnamed: dict[str, dict[str, facts.Running]] = {}
+        """Node -> pods that hold devices there without naming them, by key."""
+        self._named: dict[str, set[str]] = {}
+        """Node -> keys of those who name the devices that they hold there."""
+        self._past = predict.History()
+        self._snapshot: state.Snapshot | None = None
+
+    # --- what is seen -----------------------------------------------------------------------------
+
+    def see_node(
+        self, _: Change, before: kubernetes.Node | None, after: kubernetes.Node | None
+    ) -> None:
+        self._changed_nodes.add(_put(self._nodes, before, after, lambda node: node.name))
+
+    def see_queue(self, _: Change, before: queue.Queue | None, after: queue.Queue | None) -> None:
+        self._changed_queues.add(_put(self._queues, before, after, lambda each: each.name))
+
+    def see_pod(
+        self, _: Change, before: kubernetes.Pod | None, after: kubernetes.Pod | None
+    ) -> None:
+        uid = _put(self._pods, before, after, lambda pod: pod.uid)
+        self._changed_pods.add(uid)
+        for pod in (before, after):
+            if pod is not None and (owner := members.owner_uid(pod)):
+                mine = self._pods_of.setdefault(owner, set())
+                mine.add(uid) if uid in self._pods else mine.discard(uid)
+                if not mine:
+                    del self._pods_of[owner]
+
+    def see_run(self, _: Change, before: Run | None, after: Run | None) -> None:
+        if after is not None and (ours := self._ours.get(after.uid)) is not None:
+            if int(after.metadata.resource_version) < int(ours):
+                return  # older than what we wrote: ours is on its way
+            del self._ours[after.uid]
+        self._changed_runs.add(_put(self._runs, before, after, lambda owner: owner.uid))
+
+    def wrote(self, owner: Run) -> None:
+        """What the store answered to a write of ours."""
+        if owner.uid in self._runs:
+            self._runs[owner.uid] = owner
+            self._ours[owner.uid] = owner.metadata.resource_version
+            self._changed_runs.add(owner.uid)
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def run(self, uid: str) -> Run | None:
+        return self._runs.get(uid)
+
+    def changed_runs(self) -> list[Run]:
+        """Those that `collect` has not looked at since they changed."""
+        return [self._runs[uid] for uid in sorted(self._changed_runs) if uid in self._runs]
+
+    def is_changed(self, uid: str) -> bool:
+        """Whether `collect` has yet to look at what the Run is now."""
+        return uid in self._changed_runs
+
+    def is_open(self, node: str) -> bool:
+        known = self._nodes.get(node)
+        return known is not None and snapshots.is_open(known)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """How many nodes and units a decision is about."""
+        return len(self._told_nodes), len(self._told)
+
+    # --- from objects to events -------------------------------------------------------------------
+
+    def collect(self, now: float) -> Changes:
+        """What has changed since the last time, as events. `now`: see `snapshots.read_running`."""
+        seen = frozenset(self._changed_runs)
+        events: list[state.Event] = [*self._node_events(), *self._queue_events()]
+        touched = {_node_of(event) for event in events}
+        units: dict[str, state.Event] = {}
+        for uid in sorted(self._changed_runs):
+            self._tell(uid, self._read_run(uid, now), touched, units)
+        for uid in sorted(self._changed_pods):
+            self._tell_pod(uid, touched, units)
+        for node in sorted(touched & self._unnamed.keys()):
+            self._fill_in(node, units)
+        self._changed_runs.clear()
+        self._changed_pods.clear()
+        if self._snapshot is None:
+            self._past = self._history()
+        return Changes((*events, *units.values()), seen)
+
+    def bring_up(self, changes: Changes) -> state.Snapshot:
+        """The snapshot with these changes. Everything is laid out once, not once per node, when
+        several nodes came or went."""
+        known = self._snapshot
+        if known is None:
+            self._snapshot = state.build(self.facts(), self._past)
+        elif sum(_moves_nodes(known, event) for event in changes.events) > 1:
+            ended = [e for e in changes.events if isinstance(e, state.Gone) and e.ran is not None]
+            state.apply(known, ended)
+            promised = dataclasses.replace(self.facts(), reservations=known.reservations)
+            self._snapshot = state.build(promised, known.history)
+        else:
+            state.apply(known, changes.events)
+        assert self._snapshot is not None, "built or known"  # noqa: S101
+        return self._snapshot
+
+    def facts(self) -> facts.Facts:
+        """All that was told, at once."""
+        told = self._told.values()
+        return facts.Facts(
+            nodes=tuple(self._told_nodes.values()),
+            queues=tuple(self._told_queues.values()),
+            running=tuple(each for each in told if isinstance(each, facts.Running)),
+            waiting=tuple(each for each in told if isinstance(each, facts.Unit)),
+            levels=tuple(self._levels),
+        )
+
+    def _node_events(self) -> list[state.Event]:
+        events: list[state.Event] = []
+        for name in sorted(self._changed_nodes):
+            node = self._nodes.get(name)
+            if node is None:
+                if self._told_nodes.pop(name, None) is not None:
+                    events.append(state.NodeGone(name))
+                continue
+            fact = snapshots.read_node(node, self._levels)
+            if fact != self._told_nodes.get(name):
+                self._told_nodes[name] = fact
+                events.append(state.NodePut(fact))
+        self._changed_nodes.clear()
+        return events
+
+    def _queue_events(self) -> list[state.Event]:
+        events: list[state.Event] = []
+        for name in sorted(self._changed_queues):
+            each = self._queues.get(name)
+            if each is None:
+                if self._told_queues.pop(name, None) is not None:
+                    events.append(state.QueueGone(name))
+                continue
+            fact = snapshots.read_queue(each)
+            if fact != self._told_queues.get(name):
+                self._told_queues[name] = fact
+                events.append(state.QueuePut(fact))
+        if self._changed_queues:
+            self._move_in()
+        self._changed_queues.clear()
+        return events
+
+    def _move_in(self) -> None:
+        """Runs that name no queue follow the one that owns their namespace."""
+        homes = snapshots.homes(self._queues.values())
+        if homes != self._homes:
+            self._homes = homes
+            self._changed_runs.update(
+                uid for uid, owner in self._runs.items() if owner.spec.queue is None
+            )
+
+    def _read_run(self, uid: str, now: float) -> Fact | None:
+        owner = self._runs.get(uid)
+        self._follow_pods(uid, owner)
+        if owner is None:
+            self._ours.pop(uid, None)
+            return None
+        waits = snapshots.waits(owner)
+        if not waits and not snapshots.holds_assignment(owner):
+            return None
+        unit = snapshots.read_unit(owner, self._queue_of(owner), self._levels)
+        return unit if waits else snapshots.read_running(owner, unit, now)
+
+    def _follow_pods(self, uid: str, owner: Run | None) -> None:
+        """Whether a pod counts by itself depends on its Run."""
+        cover: object = None
+        if owner is not None:
+            held = owner.status.assignment if snapshots.holds_assignment(owner) else None
+            sizes = held and {role: len(listed) for role, listed in held.members.items()}
+            cover = (sizes, owner.status.attempt, self._queue_of(owner))
+        if cover != self._covers.get(uid):
+            self._changed_pods.update(self._pods_of.get(uid, ()))
+        if cover is None:
+            self._covers.pop(uid, None)
+        else:
+            self._covers[uid] = cover
+
+    def _queue_of(self, owner: Run) -> str:
+        return snapshots.queue_of(owner, self._homes)
+
+    def _tell_pod(self, uid: str, touched: set[str], units: dict[str, state.Event]) -> None:
+        pod, key, fact = self._pods.get(uid), f"pod/{uid}", None
+        if pod is not None:
+            owner = self._runs.get(members.owner_uid(pod))
+            if not snapshots.is_covered(pod, owner):
+                fact = snapshots.read_pod(pod, owner, self._queue_of(owner) if owner else "")
+        known = self._told.get(key)
+        if isinstance(known, facts.Running):
+            self._forget_unnamed(known.seats[0].node, key)
+        if fact is not None and fact.unit.roles[0].devices and not fact.seats[0].grants:
+            node = fact.seats[0].node
+            self._unnamed.setdefault(node, {})[key] = fact
+            touched.add(node)
+            if node in self._told_nodes:
+                return  # told with the devices that are found for it
+        self._tell(key, fact, touched, units)
+
+    def _forget_unnamed(self, node: str, key: str) -> None:
+        there = self._unnamed.get(node, {})
+        there.pop(key, None)
+        if not there:
+            self._unnamed.pop(node, None)
+
+    def _fill_in(self, node: str, units: dict[str, state.Event]) -> None:
+        pods = self._unnamed[node]
+        taken = {
+            grant.device
+            for key in self._named.get(node, set()) - pods.keys()
+            for grant in _grants(self._told[key], node)
+        }
+        for each in snapshots.fill_in(self._told_nodes.get(node), taken, list(pods.values())):
+            self._tell(each.unit.key, each, set(), units)
+
+    def _tell(
+        self, key: str, fact: Fact | None, touched: set[str], units: dict[str, state.Event]
+    ) -> None:
+        known = self._told.get(key)
+        if fact == known:
+            return
+        for node in _nodes_with_devices(known):
+            self._named[node].discard(key)
+            touched.add(node)
+        for node in _nodes_with_devices(fact):
+            self._named.setdefault(node, set()).add(key)
+            touched.add(node)
+        if fact is None:
+            del self._told[key]
+            owner = self._runs.get(key)
+            units[key] = state.Gone(key, snapshots.ran(owner) if owner else None)
+        else:
+            self._told[key] = fact
+            told = state.Waits(fact) if isinstance(fact, facts.Unit) else state.Holds(fact)
+            units[key] = told
+
+    def _history(self) -> predict.History:
+        """What Runs that have ended tell about those to come."""
+        history = predict.History()
+        ended = [
+            (owner.status.history[-1].at, owner.uid, seconds)
+            for owner in self._runs.values()
+            if owner.status.history and (seconds := snapshots.ran(owner)) is not None
+        ]
+        for _, uid, seconds in sorted(ended):
+            owner = self._runs[uid]
+            unit = snapshots.read_unit(owner, self._queue_of(owner), self._levels)
+            history.observe(unit, seconds)
+        return history
+
+
+def _put(objects: dict[str, T], before: T | None, after: T | None, key: Callable[[T], str]) -> str:
+    """Keeps what is there, drops what is gone; the key of either."""
+    if after is not None:
+        objects[key(after)] = after
+        return key(after)
+    assert before is not None, "a change has an object before or after it"  # noqa: S101
+    objects.pop(key(before), None)
+    return key(before)
+
+
+def _node_of(event: state.Event) -> str:
+    """The node that an event is about, or ""."""
+    if isinstance(event, state.NodePut):
+        return event.node.name
+    return event.name if isinstance(event, state.NodeGone) else ""
+
+
+def _moves_nodes(known: state.Snapshot, event: state.Event) -> bool:
+    """Whether a node comes or goes, so that all is laid out anew."""
+    if isinstance(event, state.NodePut):
+        return event.node.name not in known.cluster.index
+    return isinstance(event, state.NodeGone)
+
+
+def _nodes_with_devices(fact: Fact | None) -> set[str]:
+    seats = fact.seats if isinstance(fact, facts.Running) else ()
+    return {seat.node for seat in seats if seat.grants}
+
+
+def _grants(fact: Fact, node: str) -> Iterable[facts.Grant]:
+    seats = fact.seats if isinstance(fact, facts.Running) else ()
+    return (grant for seat in seats if seat.node == node for grant in seat.grants)
