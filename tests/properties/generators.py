@@ -67,6 +67,9 @@ class Taste:
     forms: tuple[str, ...] = ("none", "whole", "whole", "share", "ratio", "partition", "two")
 
 
+ANYTHING = Taste()
+
+
 class Dice(random.Random):
     def one_in(self, number: int) -> bool:
         return self.randrange(number) == 0
@@ -251,7 +254,7 @@ def unit(key: str, queues: tuple[str, ...], throw: Dice, taste: Taste) -> Unit:
 
 
 def facts(
-    *, most_nodes: int = 6, most_units: int = 12, taste: Taste = Taste(), running: bool = True
+    *, most_nodes: int = 6, most_units: int = 12, taste: Taste = ANYTHING, running: bool = True
 ) -> st.SearchStrategy[Facts]:
     """A cluster and units that wait for it; what runs comes from decisions, unless `running`:
     then some units already hold room, put there when nobody else waited."""
@@ -301,7 +304,7 @@ policies = st.sampled_from(
 )
 
 
-def event(now: Facts, seed: int, taste: Taste = Taste()) -> state.Event:
+def event(now: Facts, seed: int, taste: Taste = ANYTHING) -> state.Event:
     """Something that could happen to these facts."""
     throw = dice(seed, "event")
     names = throw.choice(TREES)

@@ -20,7 +20,6 @@ from windlass.core.facts import (
     Node,
     Queue,
     Role,
-    Running,
     Seat,
     Unit,
 )
@@ -136,15 +135,19 @@ def _grants_answer(role: Role, node: Node, seat: Seat) -> None:
         assert not request.models or len(models) == 1, "devices of one member are of one model"
     assert not left, f"{seat} got more than it asked for"
     if role.bundle == "numa" and used:
-        assert len({device.numa for device in used}) == 1 and used[0].numa != -1
+        assert len({device.numa for device in used}) == 1
+        assert used[0].numa != -1
     if role.bundle == "pcie" and used:
-        assert len({device.switch for device in used}) == 1 and used[0].switch
+        assert len({device.switch for device in used}) == 1
+        assert used[0].switch
 
 
 def _grant_answers(request: DeviceRequest, device: Device, grant: Grant) -> None:
     strength = ("none", "soft", "hard").index
-    assert device.healthy and device.kind == request.kind
-    assert grant.form == request.form and request.form in device.forms
+    assert device.healthy
+    assert device.kind == request.kind
+    assert grant.form == request.form
+    assert request.form in device.forms
     assert not request.models or device.model in request.models
     if request.form != "whole":
         assert strength(device.isolation) >= strength(request.isolation)
@@ -328,7 +331,8 @@ def evictions_have_gainers(before: Facts, decision: Decision) -> None:
         assert eviction.gainer in nominated | placed, f"{eviction} is for nobody"
         assert victim.unit.preemptible, f"{eviction} stops what must not be preempted"
         members = {(seat.role, seat.index) for seat in victim.seats}
-        assert eviction.seats and set(eviction.seats) <= members, eviction
+        assert eviction.seats, eviction
+        assert set(eviction.seats) <= members, eviction
         assert not set(eviction.seats) & set(victim.leaving), f"{eviction} leaves already"
     for nomination in decision.nominations:
         assert nomination.unit in waiting
@@ -354,7 +358,8 @@ def everybody_who_waits_is_told_why(before: Facts, decision: Decision) -> None:
     assert len(told) == len(set(told)), "somebody has two verdicts"
     assert set(told) == {unit.key for unit in before.waiting} - placed
     for verdict in decision.verdicts:
-        assert verdict.message and verdict.deficit >= 0, verdict
+        assert verdict.message, verdict
+        assert verdict.deficit >= 0, verdict
 
 
 # --- shared -------------------------------------------------------------------------------------
@@ -374,5 +379,10 @@ def _sitting(facts: Facts, node: str) -> Iterator[tuple[Role, Seat]]:
                 yield roles[seat.role], seat
 
 
-def lives(running: Running) -> bool:
-    return bool(carry.staying(running))
+def held_by(facts: Facts, queue: str) -> Sums:
+    """What the units of one queue, and of those below it, count for."""
+    queues = {each.name: each for each in facts.queues}
+    used = {name: Counter[str]() for name in queues}
+    for running in facts.running:
+        _charge(facts, queues, used, running.unit, running.seats)
+    return used[queue]

@@ -34,7 +34,7 @@ def small(unit: Unit) -> Unit:
 @given(TINY)
 def test_no_is_only_said_where_no_assignment_exists(facts: Facts) -> None:
     """Each unit alone in the empty cluster: placed if and only if brute force can place it, or
-    the search says that it gave up; impossible only if even nodes that are not open would not do."""
+    the search gave up; impossible only if even nodes that are not open would not do."""
     for unit in map(small, facts.waiting):
         alone = dataclasses.replace(facts, queues=(Queue("q"),), waiting=(unit,))
         decision = cycle.decide(state.build(alone), 100.0)

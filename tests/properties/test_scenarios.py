@@ -173,7 +173,7 @@ def test_kueue_4809_a_strict_head_without_quota_does_not_stop_who_borrows_other_
 
 
 def test_kueue_8309_a_strict_head_blocks_its_own_model_only_and_does_not_starve() -> None:
-    """H100s are taken: who wants A100s passes; small H100 units do not, so the head's turn comes."""
+    """H100s are taken: who wants A100s passes, small H100 units do not; the head's turn comes."""
 
     def wants(key: str, model: str, count: int, at: float) -> Unit:
         role = Role("worker", 1, 1, {}, (DeviceRequest("gpu", count, models=(model,)),))

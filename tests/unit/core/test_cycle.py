@@ -209,7 +209,7 @@ BAD = [
     (Facts((Node("n", {"cpu": math.nan}),)), "node n: cpu is nan"),  # type: ignore[dict-item]
     (Facts((Node("n", {"cpu": 1.5}),)), "node n: cpu is 1.5"),  # type: ignore[dict-item]
     (Facts((node("n"), node("n"))), "node 'n' is there twice"),
-    (Facts((Node("n", {}, (Device("g", "gpu"), Device("g", "gpu"))),)), "device 'g' is there twice"),
+    (Facts((Node("n", {}, (Device("g", "gpu"),) * 2),)), "device 'g' is there twice"),
     (Facts((Node("n", {}, (Device("g", "gpu", compute=0),)),)), "device g has no compute"),
     (Facts((Node("n", {}, (Device("g", "gpu", memory=-5),)),)), "memory is -5"),
     (Facts((Node("n", {}, (Device("g", "gpu", slices=1, profiles=(Profile("p", 2, (0,)),)),)),)),
@@ -223,7 +223,8 @@ BAD = [
     (Facts(waiting=(unit("u", cpu=-1),)), "unit u: cpu is -1000"),
     (Facts(waiting=(unit("u", submitted=math.inf),)), "submitted is inf"),
     (Facts(waiting=(unit("u", expected=math.nan),)), "expected is nan"),
-    (Facts(waiting=(Unit("u", "q", (Role("w", 1, 1, {}, (DeviceRequest("gpu", 0),)),)),)), "cannot be 0"),
+    (Facts(waiting=(Unit("u", "q", (Role("w", 1, 1, {}, (DeviceRequest("gpu", 0),)),)),)),
+     "cannot be 0"),
 ]  # fmt: skip
 
 

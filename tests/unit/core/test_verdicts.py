@@ -185,10 +185,13 @@ def test_units_of_one_shape_are_each_told_their_own_numbers() -> None:
 QUOTAS = [
     (Shortage("limit", "q", "gpu", 2000, 1000, 8000),
      "needs 2 gpu; queue q may use 1 gpu more before its limit of 8 gpu"),
-    (Shortage("limit", "q", "gpu", 2000, 0, 8000), "needs 2 gpu; queue q has reached its limit of 8 gpu"),
-    (Shortage("limit", "q", "cpu", 16_000, 500, 8000), "needs 16 cpu; the limit of queue q is 8 cpu in all"),
+    (Shortage("limit", "q", "gpu", 2000, 0, 8000),
+     "needs 2 gpu; queue q has reached its limit of 8 gpu"),
+    (Shortage("limit", "q", "cpu", 16_000, 500, 8000),
+     "needs 16 cpu; the limit of queue q is 8 cpu in all"),
     (Shortage("guarantee", "q", "gpu", 1000, 0, 4000),
-     "needs 1 gpu and must not be preempted; the guarantee of queue q has 0 gpu left for such units"),
+     "needs 1 gpu and must not be preempted; the guarantee of queue q has 0 gpu left for such "
+     "units"),
     (Shortage("lend", "q", "memory", 2 * GIB, GIB),
      "needs 2Gi memory; queue q may borrow 1Gi memory now, others keep the rest"),
 ]  # fmt: skip
@@ -207,9 +210,11 @@ def test_quota_sentences(shortage: Shortage, message: str) -> None:
         (unit(queue="qq"), Reason.NO_SUCH_QUEUE, "queue qq does not exist; did you mean q?"),
         (unit(queue="other"), Reason.NO_SUCH_QUEUE,
          "queue other does not exist; have it created or name another one"),
-        (unit(not_before=NOW + 5), Reason.WAITING_TO_RETRY, "waits a while before it is tried again"),
+        (unit(not_before=NOW + 5), Reason.WAITING_TO_RETRY,
+         "waits a while before it is tried again"),
         (unit(held=(Reason.SUSPENDED, "it is suspended")), Reason.SUSPENDED, "it is suspended"),
-        (Unit("me", "q", ()), Reason.IMPOSSIBLE, "asks for no members: none of its roles must have any"),
+        (Unit("me", "q", ()), Reason.IMPOSSIBLE,
+         "asks for no members: none of its roles must have any"),
     ],
 )  # fmt: skip
 def test_what_forbids_a_start_whatever_is_free(wanted: Unit, reason: Reason, message: str) -> None:
