@@ -29,6 +29,7 @@ from windlass.sim import openb
 
 POINTS = (100, 130)
 POLICIES = ("windlass", "windlass-learned")
+PARTS = ("fragments", "stranded", "holes", "scarcity", "balance", "band")
 PUBLISHED_SECONDS = 600.0
 """One experiment in the published simulator takes about 10 minutes."""
 PUBLISHED = {"06-FGD": "fgd", "05-BestFit": "bestfit"}
@@ -56,12 +57,16 @@ class Experiment:
     trace: Trace
     seed: int
     policy: str
+    weights: packing_tables.Weights
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lists", nargs="+", metavar="NAME", help="pod lists (default: all)")
     parser.add_argument("--seeds", nargs="+", type=int, metavar="N", help="default: all there are")
     parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
+    parser.add_argument(
+        "--without", nargs="+", choices=PARTS, default=[], help="parts of our rule to leave out"
+    )
     parser.add_argument("--nodes", type=Path, metavar="FILE", help="another node list")
     parser.add_argument("--pods", type=Path, metavar="FILE", help="another pod list")
     parser.add_argument("--orders", type=Path, metavar="FILE", help="its arrival orders")
@@ -86,14 +91,26 @@ def measure(options: report.Options) -> report.Report:
     return found
 
 
-def policy_named(name: str, fleet: packing_tables.Fleet, pods: openb.Pods) -> openb.Chooser:
+def policy_named(
+    name: str,
+    fleet: packing_tables.Fleet,
+    pods: openb.Pods,
+    weights: packing_tables.Weights | None = None,
+) -> openb.Chooser:
     """A policy at the beginning of a replay."""
     if name == "fgd":
         return packing_fgd.Fgd(fleet, pods.counts())
     if name == "windlass-learned":
-        return packing.LearningPacker(fleet)
+        return packing.LearningPacker(fleet, weights)
     demand = packing_tables.Demand(pods.counts())
-    return packing.Packer(fleet, packing_tables.build(demand, fleet))
+    return packing.Packer(fleet, packing_tables.build(demand, fleet, weights))
+
+
+def weights_without(parts: Iterable[str]) -> packing_tables.Weights:
+    """The rule less some parts. Without a band, gains differ if their table entries do."""
+    finest = 1.0 / packing_tables.UNIT
+    left_out = {part: finest if part == "band" else 0.0 for part in parts}
+    return dataclasses.replace(packing_tables.Weights(), **left_out)
 
 
 def published(
@@ -119,19 +136,20 @@ def published(
 def _plan(options: report.Options) -> tuple[list[Experiment], list[report.Row]]:
     """What to run, and what others published of the same."""
     given = options.extra
+    weights = weights_without(given.without)
     seeds = given.seeds or (list(QUICK_SEEDS) if options.quick and not given.pods else None)
     if given.nodes or given.pods or given.orders:
         if not (given.nodes and given.pods and given.orders):
             raise SystemExit("bench.packing: --nodes, --pods and --orders go together: give all.")
         name = given.pods.name.partition(".")[0].removeprefix(openb.PREFIX)
         traces = [Trace(name, given.nodes, given.pods, given.orders)]
-        return _experiments(traces, seeds, [*given.policies, "fgd"]), []
+        return _experiments(traces, seeds, [*given.policies, "fgd"], weights), []
     root = openb.folder()
     if not root.is_dir():
         raise SystemExit("bench.packing: " + ABSENT.format(folder=root))
     lists = given.lists or (QUICK_LISTS if options.quick else openb.lists(root))
     traces = [_public_trace(root, name) for name in lists]
-    experiments = _experiments(traces, seeds, given.policies)
+    experiments = _experiments(traces, seeds, given.policies, weights)
     table = root / "published" / "analysis_allo_discrete.csv.gz"
     return experiments, list(published(table, lists, seeds))
 
@@ -146,7 +164,10 @@ def _public_trace(root: Path, name: str) -> Trace:
 
 
 def _experiments(
-    traces: Iterable[Trace], seeds: Sequence[int] | None, policies: Sequence[str]
+    traces: Iterable[Trace],
+    seeds: Sequence[int] | None,
+    policies: Sequence[str],
+    weights: packing_tables.Weights,
 ) -> list[Experiment]:
     planned = []
     for trace in traces:
@@ -158,7 +179,7 @@ def _experiments(
                 f"bench.packing: {trace.orders} has no seed {missing[0]}: it has {present}."
             )
         planned += [
-            Experiment(trace, seed, policy)
+            Experiment(trace, seed, policy, weights)
             for seed in (seeds or present) for policy in policies
         ]  # fmt: skip
     return planned
@@ -181,7 +202,9 @@ def _run(experiment: Experiment) -> report.Row:
     arrival = next(found for found in arrivals if found.seed == experiment.seed)
     fleet = nodes.fleet(arrival.rank)
     wall, cpu = time.perf_counter(), time.process_time()
-    curve = openb.replay(pods, arrival, fleet, policy_named(experiment.policy, fleet, pods))
+    curve = openb.replay(
+        pods, arrival, fleet, policy_named(experiment.policy, fleet, pods, experiment.weights)
+    )
     return {
         "list": experiment.trace.name,
         "seed": experiment.seed,

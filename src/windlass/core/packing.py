@@ -176,8 +176,8 @@ class Packer:
 class LearningPacker:
     """A `Packer` that knows nothing of demand but what it was asked for so far."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._learner = packing_tables.Learner(fleet)
+    def __init__(self, fleet: Fleet, weights: packing_tables.Weights | None = None) -> None:
+        self._learner = packing_tables.Learner(fleet, weights=weights)
         self.packer = Packer(fleet, self._learner.tables)
 
     def choose(self, shape: Shape) -> tuple[int, list[int]] | None:
