@@ -28,9 +28,10 @@ def grow(cycle: Cycle) -> None:
 
 def _elastic(cycle: Cycle) -> list[Running]:
     told_to_go = {eviction.unit for eviction in cycle.evictions}
+    may_grow = dict.fromkeys((*cycle.snapshot.roster.growing, *cycle.placements))
     return [
         running
-        for key, running in cycle.running.items()
+        for key, running in ((key, cycle.running[key]) for key in may_grow)
         if running.unit.queue in cycle.tree.queues
         and not running.leaving
         and not repair.missing_members(running)

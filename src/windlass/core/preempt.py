@@ -20,15 +20,20 @@ import numpy as np
 
 from windlass.core import amounts, freeing, models, order, place, reserve, roster, verdicts, victims
 from windlass.core.cluster import Cluster
-from windlass.core.facts import Eviction, Nomination, Running, Seat, Unit
+from windlass.core.facts import Eviction, Nomination, Running, Seat, Unit, Verdict
 from windlass.core.freeing import Plan, Trial
 from windlass.core.place import Failure
 from windlass.core.queues import Shortage, Sums, Tree
 from windlass.core.roster import Flat, Piece
 from windlass.core.victims import Claim, Pool
+from windlass.kinds.reasons import Reason
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Cycle
+
+
+_NOT_ENOUGH = "stopping all that it may preempt would not make enough room"
+_PROTECTED = "those that it may preempt must first run for their queue's minimum runtime"
 
 
 @dataclasses.dataclass(slots=True)
@@ -37,6 +42,7 @@ class Refusal:
 
     members: int
     rank: order.Key
+    why: str
 
 
 @dataclasses.dataclass(slots=True)
@@ -44,6 +50,8 @@ class Desk:
     """What preemption remembers within one decision."""
 
     refused: dict[object, Refusal] = dataclasses.field(default_factory=dict)
+    why: str = ""
+    """Why nobody was stopped for the unit that asked last; empty: there was nobody to stop."""
     told: dict[str, Piece] | None = None
     """Units told to go, now or before, and those of their members that do; None: not asked yet."""
     leaving: Flat | None = None
@@ -94,7 +102,15 @@ def comes_free(cycle: Cycle, unit: Unit, seats: Sequence[Seat]) -> bool:
     return True
 
 
+def with_remark(cycle: Cycle, verdict: Verdict) -> Verdict:
+    """The verdict on the unit that asked last, with why nobody was stopped for it."""
+    if not cycle.desk.why or verdict.reason == Reason.IMPOSSIBLE:
+        return verdict
+    return dataclasses.replace(verdict, message=f"{verdict.message}; {cycle.desk.why}")
+
+
 def _attempt(cycle: Cycle, unit: Unit, over: frozenset[str]) -> bool:
+    cycle.desk.why = ""
     if not (cycle.policy.preempt or cycle.policy.reclaim) or not cycle.snapshot.running:
         return False
     wishes, beside = place.least_of(unit), reserve.crossed(cycle, unit, cycle.expected_end(unit))
@@ -102,11 +118,12 @@ def _attempt(cycle: Cycle, unit: Unit, over: frozenset[str]) -> bool:
     rank, members = _rank(cycle, unit), sum(wish.count for wish in wishes)
     known = cycle.desk.refused.get(kind)
     if known is not None and members >= known.members and rank >= known.rank:
+        cycle.desk.why = known.why
         return False
     if not cycle.work.exhausted and _find_room(cycle, unit, over):
         return True
     if known is None or members <= known.members:
-        cycle.desk.refused[kind] = Refusal(members, rank)
+        cycle.desk.refused[kind] = Refusal(members, rank, cycle.desk.why)
     return False
 
 
@@ -124,6 +141,7 @@ def _find_room(cycle: Cycle, unit: Unit, over: frozenset[str]) -> bool:
     standing = (unit.queue, _rank(cycle, unit), claim.scarce, claim.inside)
     hope = cycle.desk.hopes.get(standing)
     if hope is not None and not freeing.has_hope(cycle, unit, hope):
+        cycle.desk.why = _NOT_ENOUGH
         return False
     pool = victims.pool(cycle, claim)
     if (len(pool) or claim.inside) and _count_on_others(cycle, claim):
@@ -137,10 +155,11 @@ def _find_room(cycle: Cycle, unit: Unit, over: frozenset[str]) -> bool:
     cycle.desk.hopes.setdefault(standing, trial.cluster(everybody))
     allowed = pool.protected <= cycle.now
     if not trial.suffices(allowed):
-        _wake_when_unprotected(trial)
+        cycle.desk.why = _PROTECTED if _wake_when_unprotected(trial) else _NOT_ENOUGH
         return False
     plan = freeing.plan(trial, allowed, models.in_turn(unit))
     if plan is None:
+        cycle.desk.why = _NOT_ENOUGH
         return False
     _commit(cycle, unit, pool, plan)
     return True
@@ -253,14 +272,16 @@ def _leaving(cycle: Cycle) -> Flat:
     return cycle.desk.leaving
 
 
-def _wake_when_unprotected(trial: Trial) -> None:
+def _wake_when_unprotected(trial: Trial) -> bool:
     """If only minimum runtimes are in the way, says when enough of them are over."""
     protected, now = trial.pool.protected, trial.cycle.now
     moments = np.unique(protected[protected > now])
     last = len(moments) - 1
-    if last >= 0 and trial.suffices(protected <= moments[last]):
-        first = freeing.first_that(lambda n: trial.suffices(protected <= moments[n]), 0, last)
-        trial.cycle.wake.append(float(moments[first]))
+    if last < 0 or not trial.suffices(protected <= moments[last]):
+        return False
+    first = freeing.first_that(lambda n: trial.suffices(protected <= moments[n]), 0, last)
+    trial.cycle.wake.append(float(moments[first]))
+    return True
 
 
 # --- what was decided ---------------------------------------------------------------------------

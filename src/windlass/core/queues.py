@@ -30,6 +30,8 @@ class Shortage:
     resource: str
     need: int
     left: int
+    bound: int = 0
+    """The limit or guarantee itself."""
 
     @property
     def deficit(self) -> int:
@@ -51,6 +53,7 @@ class Tree:
         """Resources that are guaranteed to anybody; only these can be borrowed."""
         self._withholding = self._who_withholds()
         self._shares: dict[str, int] = {}
+        self._on_models: dict[str, tuple[str, ...]] = {}
         self.used: dict[str, Sums] = {name: {} for name in self.queues}
         self.firm: dict[str, Sums] = {name: {} for name in self.queues}
         """What units that cannot be preempted hold."""
@@ -65,6 +68,16 @@ class Tree:
         twin._shares = dict(self._shares)
         return twin
 
+    def at_worst(self, other: Tree) -> Tree:
+        """A fork in which every queue holds the more of what it holds in this and in another."""
+        twin = self.fork()
+        for mine, theirs in ((twin.used, other.used), (twin.firm, other.firm)):
+            for name, sums in mine.items():
+                _raise(sums, theirs[name])
+        _raise(twin.total, other.total)
+        twin._shares = {}
+        return twin
+
     def path(self, name: str) -> tuple[str, ...]:
         """The queue and all above it, itself first."""
         return self._paths[name]
@@ -77,6 +90,15 @@ class Tree:
             tuple(name for name in first if name not in shared),
             tuple(name for name in second if name not in shared),
         )
+
+    def rules_on_models(self, name: str) -> tuple[str, ...]:
+        """Resources of the form kind/model that a rule for the queue may be about."""
+        found = self._on_models.get(name)
+        if found is None:
+            limits = {r for queue in self._paths[name] for r in self.queues[queue].limit}
+            found = tuple(sorted(r for r in limits | self.guaranteed if "/" in r))
+            self._on_models[name] = found
+        return found
 
     # --- accounting
 
@@ -99,7 +121,7 @@ class Tree:
                 asked = need.get(resource, 0)
                 if asked and used.get(resource, 0) + asked > limit:
                     left = max(0, limit - used.get(resource, 0))
-                    return Shortage("limit", queue, resource, asked, left)
+                    return Shortage("limit", queue, resource, asked, left, limit)
         if not self.guaranteed:
             return None
         barred = self._firm_shortage(name, need) if firm else None
@@ -110,7 +132,8 @@ class Tree:
             asked = need.get(resource, 0)
             left = self.guarantee[name].get(resource, 0) - self.firm[name].get(resource, 0)
             if asked > left:
-                return Shortage("guarantee", name, resource, asked, max(0, left))
+                own = self.guarantee[name].get(resource, 0)
+                return Shortage("guarantee", name, resource, asked, max(0, left), own)
         return None
 
     def _lending_shortage(self, path: tuple[str, ...], need: Mapping[str, int]) -> Shortage | None:
@@ -244,6 +267,11 @@ class Tree:
 def _add(sums: Sums, amounts: Mapping[str, int], sign: int) -> None:
     for resource, amount in amounts.items():
         sums[resource] = sums.get(resource, 0) + sign * amount
+
+
+def _raise(sums: Sums, others: Mapping[str, int]) -> None:
+    for resource, amount in others.items():
+        sums[resource] = max(sums.get(resource, 0), amount)
 
 
 def _broken(queues: Mapping[str, Queue]) -> dict[str, str]:

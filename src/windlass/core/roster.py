@@ -141,6 +141,8 @@ class Roster:
     def __init__(self) -> None:
         self.leaving: dict[str, None] = {}
         """Units of which some members were told to go."""
+        self.growing: dict[str, None] = {}
+        """Units with fewer members than they can use."""
         self._queues: dict[str, dict[str, tuple[Piece, ...]]] = {}
         self._columns: dict[str, Columns] = {}
         self._changed: dict[str, set[str]] = {}
@@ -152,16 +154,24 @@ class Roster:
         self._changed.setdefault(unit.queue, set()).add(unit.key)
         if running.leaving:
             self.leaving[unit.key] = None
+        if len(running.seats) < sum(role.most for role in unit.roles):
+            self.growing[unit.key] = None
 
     def leave(self, running: Running) -> None:
         unit = running.unit
         self._queues[unit.queue].pop(unit.key, None)
         self._changed.setdefault(unit.queue, set()).add(unit.key)
         self.leaving.pop(unit.key, None)
+        self.growing.pop(unit.key, None)
 
     def queues(self) -> list[str]:
         """Those in which anything runs."""
         return sorted(name for name, units in self._queues.items() if units)
+
+    def lay_out(self, resources: int) -> None:
+        """Prepares the columns of all queues, so that no decision has to."""
+        for name in self._queues:
+            self.columns(name, resources)
 
     def columns(self, queue: str, resources: int) -> Columns:
         """Laid out anew, or, where little changed, patched."""

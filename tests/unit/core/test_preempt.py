@@ -376,6 +376,7 @@ def test_minimum_runtime_protects_and_wakes_when_it_is_over():
     world.start(unit("y", "b", gpus=4), protected_until=NOW + 60)
     world.wait(unit("a1", "a", gpus=8)).decide()
     assert (world.evicted, world.decision.wake_at) == ({}, NOW + 100)
+    assert "must first run for their queue's minimum runtime" in world.decision.verdicts[0].message
     world.now = NOW + 100
     assert world.decide().evictions
     settles(world, "a1")
@@ -599,6 +600,7 @@ def test_volcano_4926_the_sum_would_be_enough_but_no_node_is_so_nobody_is_stoppe
         world.run(unit(f"keep{i}", "q", gpus=1, priority=99), f"n{i}")
     world.wait(unit("hi", "q", gpus=2, priority=50)).decide()
     assert world.evicted == {}
+    assert "would not make enough room" in world.decision.verdicts[0].message
     assert world.rounds(5) == []
 
 
