@@ -134,7 +134,7 @@ def recall(cycle: Cycle) -> None:
         ):
             held = _hold_again(cycle, unit, old)
             if held is not None:
-                cycle.reservations.append(held)
+                _add(cycle, held)
 
 
 def lift(cycle: Cycle, unit: Unit) -> Held | None:
@@ -157,15 +157,22 @@ def reserve(cycle: Cycle, unit: Unit, promise: Held | None = None) -> Held | Non
     if found is not None:
         end = FOREVER if unit.expected is None else found.time + unit.expected
         held = Held(unit, found.time, end, list(found.seats), found.cluster, fresh=True)
-        stay = Stay(unit, held.start, held.end, held.seats)
-        if shadows.admit(shadows.affected(cycle.reservations, stay), stay, keep=True):
-            cycle.reservations.append(held)
+        if _add(cycle, held):
             return held
     if promise is not None:
         promise.fresh = True
         shadows.move_in_shadows(cycle.reservations, promise, -1)
         cycle.reservations.append(promise)
     return promise
+
+
+def _add(cycle: Cycle, held: Held) -> bool:
+    """One more promise, if those that start while it runs still hold."""
+    stay = Stay(held.unit, held.start, held.end, held.seats)
+    fits = shadows.admit(shadows.affected(cycle.reservations, stay), stay, keep=True)
+    if fits:
+        cycle.reservations.append(held)
+    return fits
 
 
 def claim(cycle: Cycle, unit: Unit, promise: Held | None) -> bool:

@@ -367,6 +367,22 @@ def test_guests_in_promised_room_are_stopped_when_it_is_due():
     assert [n.unit for n in due.nominations] == ["head"]
 
 
+def test_promises_made_out_of_turn_still_see_each_other_in_the_next_decision():
+    """`small` starts before the head and runs on beside it: nobody gets its part twice."""
+    head = unit("head", role(1, 12), expected=10.0)
+    small = unit("small", role(1, 5), expected=40.0, submitted=1.0)
+    late = unit("late", role(1, 5), expected=40.0, submitted=2.0)
+    nodes = [node("a", cpu=17)]
+    running = [runs("r", "a", cpu=6, end=NOW + 30), runs("s", "a", cpu=7, end=NOW + 20)]
+    facts = nodes, running, [head, small, late], [Queue("q", reserve=2)]
+    first = decide(snapshot(*facts), NOW)
+    assert promises(first) == {"head": NOW + 30, "small": NOW + 20}
+    at_20 = nodes, running[:1], [head, small, late], [Queue("q", reserve=2)]
+    second = decide(snapshot(*at_20, first.reservations), NOW + 20)
+    assert started(second) == {"small"}
+    assert promises(second)["head"] == NOW + 30
+
+
 def test_a_due_promise_is_not_lost_to_who_stands_earlier_in_the_tree():
     queues = [Queue("q"), Queue("other")]
     early = unit("early", role(1, 8), queue="other", submitted=2.0, expected=5.0)
@@ -528,8 +544,14 @@ def test_two_promises_never_claim_the_same_port_of_a_node():
 
 def test_what_is_learned_about_others_tells_when_a_silent_unit_ends():
     class Told(predict.History):
+        def at(self, now):
+            return self
+
         def expected(self, what):
             return 70.0 if what.kin == "known" else None
+
+        def index(self, what, attained):
+            return attained
 
     running = [runs("r", "a", kin="known", started=NOW - 20), runs("s", "c", kin="other")]
     passer = unit("p", role(1, 8), submitted=1.0, kin="known")
