@@ -1,0 +1,254 @@
+"""The picture that follows changes decides as one that is made anew from the same objects."""
+
+import copy
+import dataclasses
+import random
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.control import build
+from windlass.control import picture, snapshots
+from windlass.core import cycle, facts, state
+from windlass.kinds import kubernetes, meta, run
+
+NOW = 1767261600.0 + 3600
+POLICY = facts.Policy(reclaim=False, preempt=False)
+PHASES = ["Starting", "Running", "Stopping", "Succeeded", "Failed"]
+CHECK_EVERY = 3
+
+
+class World:
+    """Objects that change at random, seen by one picture as they change."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(seed)
+        self.nodes: dict[str, kubernetes.Node] = {}
+        self.queues: dict[str, meta.Object] = {}
+        self.runs: dict[str, run.Run] = {}
+        self.pods: dict[str, kubernetes.Pod] = {}
+        self.seen = picture.Picture()
+        self.snapshot: state.Snapshot | None = None
+        self.version = 0
+
+    def put(self, objects, see, key, obj) -> None:
+        self.version += 1
+        obj.metadata.resource_version = str(self.version)
+        before = objects.get(key)
+        objects[key] = obj
+        see("MODIFIED" if before else "ADDED", before, obj)
+
+    def drop(self, objects, see) -> None:
+        if objects:
+            before = objects.pop(self.dice.choice(sorted(objects)))
+            see("DELETED", before, None)
+
+    # --- what may happen
+
+    def node_changes(self) -> None:
+        name, extra = self.dice.choice("abc"), {"pods": "4"}
+        if self.dice.random() < 0.7:
+            extra[self.dice.choice(["windlass.dev/gpu", "nvidia.com/gpu"])] = "3"
+        labels = {"windlass.dev/rack": self.dice.choice("xy"), "windlass.dev/gpu-model": "a100"}
+        ready, cpu = self.dice.random() < 0.8, self.dice.choice(["2", "4"])
+        made = build.node(name, cpu=cpu, ready=ready, extra=extra, labels=labels)
+        self.put(self.nodes, self.seen.see_node, name, made)
+
+    def node_goes(self) -> None:
+        self.drop(self.nodes, self.seen.see_node)
+
+    def queue_changes(self) -> None:
+        name = self.dice.choice(["default", "own"])
+        spec = {"limit": {"cpu": self.dice.choice(["3", "20"])}} if self.dice.random() < 0.5 else {}
+        if name == "own" and self.dice.random() < 0.7:
+            spec["namespaces"] = [build.NAMESPACE]
+        order = self.dice.choice(["fifo", "fair", "shortest"])
+        made = build.a_queue(name, order=order, strict=self.dice.random() < 0.3, **spec)
+        self.put(self.queues, self.seen.see_queue, name, made)
+
+    def queue_goes(self) -> None:
+        self.drop(self.queues, self.seen.see_queue)
+
+    def run_comes(self) -> None:
+        name = f"run-{self.version}"
+        gpus = self.dice.choice([0, 0, 1, 2])
+        devices = [run.Device(kind="gpu", count=gpus)] if gpus else None
+        replicas = self.dice.choice([1, 2, 3])
+        spec = {
+            "priority": self.dice.choice([10, 50]),
+            "user": self.dice.choice(["ann", "bob"]),
+            "duration": run.Durations(expected=self.dice.choice(["1h", "5h"])),
+        }
+        role = build.role(replicas=replicas, min_replicas=1, devices=devices)
+        owner = build.in_phase(build.a_run(name, role, **spec), "Queued")
+        self.put(self.runs, self.seen.see_run, owner.uid, owner)
+
+    def run_changes(self) -> None:
+        if not self.runs:
+            return
+        owner = copy.deepcopy(self.runs[self.dice.choice(sorted(self.runs))])
+        if owner.finished or self.dice.random() < 0.2:
+            owner.spec.suspend = not owner.spec.suspend
+        elif owner.status.phase == "Stopping" and self.dice.random() < 0.5:
+            owner.status.attempt += 1
+            build.in_phase(owner, "Queued")
+        elif owner.status.assignment is not None:
+            after = PHASES.index(owner.status.phase) + 1 if owner.status.phase in PHASES else 0
+            at = f"2026-01-01T10:{len(owner.status.history):02}:00Z"
+            build.in_phase(owner, self.dice.choice(PHASES[after:]), at=at)
+        self.put(self.runs, self.seen.see_run, owner.uid, owner)
+
+    def run_goes(self) -> None:
+        self.drop(self.runs, self.seen.see_run)
+
+    def member_starts(self) -> None:
+        owners = [o for o in self.runs.values() if snapshots.holds_assignment(o)]
+        if owners:
+            owner = self.dice.choice(owners)
+            index = self.dice.randrange(len(owner.status.assignment.members["worker"]))
+            member = owner.status.assignment.members["worker"][index]
+            made = build.pod(owner, index=index, devices=member.devices)
+            made.spec.node_name = member.node
+            self.put(self.pods, self.seen.see_pod, made.uid, made)
+
+    def foreign_pod_comes(self) -> None:
+        requests = {"cpu": "500m"} | ({"gpu": "1"} if self.dice.random() < 0.6 else {})
+        made = build.foreign_pod(f"x-{self.version}", self.dice.choice("abc"), **requests)
+        self.put(self.pods, self.seen.see_pod, made.uid, made)
+
+    def pod_goes(self) -> None:
+        self.drop(self.pods, self.seen.see_pod)
+
+    def pod_ends(self) -> None:
+        if self.pods:
+            made = copy.deepcopy(self.pods[self.dice.choice(sorted(self.pods))])
+            made.status.phase = "Succeeded"
+            self.put(self.pods, self.seen.see_pod, made.uid, made)
+
+    # --- deciding
+
+    def decide(self) -> facts.Decision:
+        self.snapshot = self.seen.bring_up(self.seen.collect(NOW))
+        return cycle.decide(self.snapshot, NOW, POLICY)
+
+    def anew(self) -> facts.Facts:
+        fresh = picture.Picture()
+        for objects, see in (
+            (self.pods, fresh.see_pod), (self.runs, fresh.see_run),
+            (self.queues, fresh.see_queue), (self.nodes, fresh.see_node),
+        ):  # fmt: skip
+            for key in sorted(objects, reverse=True):
+                see("ADDED", None, objects[key])
+        fresh.collect(NOW)
+        return dataclasses.replace(fresh.facts(), reservations=self.snapshot.reservations)
+
+    def carry_out(self, decision: facts.Decision) -> None:
+        state.apply(self.snapshot, [state.Promised(decision.reservations)])
+        for placement in decision.placements:
+            owner = copy.deepcopy(self.runs[placement.unit])
+            seats = sorted(placement.seats, key=lambda seat: seat.index)
+            listed = [
+                run.Member(node=s.node, devices=snapshots.device_names(s.grants)) for s in seats
+            ]
+            owner.status.assignment = run.Assignment(
+                attempt=owner.status.attempt, epoch=1, members={"worker": listed}
+            )
+            self.version += 1
+            owner.metadata.resource_version = str(self.version)
+            self.runs[owner.uid] = owner
+            self.seen.wrote(owner)
+
+
+HAPPENINGS = [
+    World.node_changes, World.node_changes, World.node_goes, World.queue_changes,
+    World.queue_changes, World.queue_goes, World.run_comes, World.run_comes, World.run_comes,
+    World.run_changes, World.run_changes, World.run_changes, World.run_goes, World.member_starts,
+    World.member_starts, World.foreign_pod_comes, World.pod_goes, World.pod_ends,
+]  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**9), st.integers(0, 150))
+@example(1, 150)
+@example(2, 150)
+def test_the_picture_knows_and_decides_as_one_made_anew(seed, steps):
+    world = World(seed)
+    for name in "ab":
+        world.put(world.nodes, world.seen.see_node, name, build.node(name, extra={"pods": "4"}))
+    world.put(world.queues, world.seen.see_queue, "default", build.a_queue())
+    for number in range(steps):
+        world.dice.choice(HAPPENINGS)(world)
+        if number % CHECK_EVERY == 0 or number == steps - 1:
+            decision, anew = world.decide(), world.anew()
+            assert by_key(world.snapshot.facts()) == by_key(anew)
+            fresh = state.build(anew, world.snapshot.history)
+            assert decision == cycle.decide(fresh, NOW, POLICY)
+            world.carry_out(decision)
+
+
+def by_key(told: facts.Facts) -> dict[str, object]:
+    return {
+        **{f"node {node.name}": node for node in told.nodes},
+        **{f"queue {queue.name}": queue for queue in told.queues},
+        **{f"waiting {unit.key}": unit for unit in told.waiting},
+        **{f"running {running.unit.key}": running for running in told.running},
+    }
+
+
+def test_what_changes_no_decision_is_no_event():
+    world = World(0)
+    owner = build.in_phase(build.a_run(), "Queued")
+    world.put(world.nodes, world.seen.see_node, "a", build.node("a"))
+    world.put(world.queues, world.seen.see_queue, "default", build.a_queue())
+    world.put(world.runs, world.seen.see_run, owner.uid, owner)
+    assert len(world.seen.collect(NOW).events) == 3
+    heartbeat, told = build.node("a"), copy.deepcopy(owner)
+    heartbeat.status.conditions[0].last_transition_time = build.START
+    told.status.message = "it waits"
+    world.put(world.nodes, world.seen.see_node, "a", heartbeat)
+    world.put(world.runs, world.seen.see_run, told.uid, told)
+    assert world.seen.collect(NOW) == picture.Changes((), frozenset({owner.uid}))
+
+
+def test_our_own_write_is_shown_until_the_reflector_has_caught_up():
+    world = World(0)
+    first = build.in_phase(build.a_run(), "Queued")
+    world.put(world.runs, world.seen.see_run, first.uid, first)
+    ours = build.assigned(copy.deepcopy(first))
+    ours.metadata.resource_version = "9"
+    world.seen.wrote(ours)
+    late = copy.deepcopy(first)
+    late.metadata.resource_version = "8"
+    world.seen.see_run("MODIFIED", first, late)
+    assert world.seen.run(first.uid) is ours
+    after = copy.deepcopy(ours)
+    after.metadata.resource_version = "10"
+    world.seen.see_run("MODIFIED", late, after)
+    assert world.seen.run(first.uid) is after
+
+
+def test_several_new_nodes_are_laid_out_at_once_and_promises_stay():
+    world = World(0)
+    world.put(world.nodes, world.seen.see_node, "a", build.node("a"))
+    world.decide()
+    promised = (facts.Reservation("u", NOW + 60, ()),)
+    state.apply(world.snapshot, [state.Promised(promised)])
+    before = world.snapshot
+    for name in "bc":
+        world.put(world.nodes, world.seen.see_node, name, build.node(name))
+    world.decide()
+    assert world.snapshot is not before
+    assert len(world.snapshot.cluster) == 3
+    assert (world.snapshot.reservations, world.snapshot.history) == (promised, before.history)
+
+
+def test_runs_that_ended_well_tell_how_long_such_runs_take():
+    world = World(0)
+    world.put(world.nodes, world.seen.see_node, "a", build.node("a"))
+    for number in range(40):
+        owner = build.in_phase(build.a_run(f"r{number}", user="ann"), "Running")
+        build.in_phase(owner, "Succeeded", at="2026-01-01T10:10:00Z")
+        world.put(world.runs, world.seen.see_run, owner.uid, owner)
+    world.decide()
+    unit = snapshots.read_unit(build.a_run("next", user="ann"), "default")
+    assert 300 < world.snapshot.history.expected(unit) < 3000
