@@ -1,6 +1,8 @@
 """The scheduler's cycle against the real embedded store."""
 
+import asyncio
 import contextlib
+import threading
 
 import pytest
 
@@ -12,7 +14,7 @@ from windlass.store.reflector import Reflector
 
 
 @contextlib.asynccontextmanager
-async def scheduling(store, epoch=1, *, live=True, write_to=None):
+async def scheduling(store, epoch=1, *, live=True, write_to=None, **more):
     """A scheduler whose reflectors are in sync; `live=False`: and then see no more changes."""
     kinds = (kubernetes.Node, kubernetes.Pod, run.Run, queue.Queue)
     reflectors = [Reflector(store, kind) for kind in kinds]
@@ -25,13 +27,13 @@ async def scheduling(store, epoch=1, *, live=True, write_to=None):
                 await reflector.stop()
         nodes, pods, runs, queues = reflectors
         yield scheduler.Scheduler(
-            write_to or store, nodes=nodes, pods=pods, runs=runs, queues=queues, epoch=epoch
+            write_to or store, nodes=nodes, pods=pods, runs=runs, queues=queues, epoch=epoch, **more
         )
 
 
-async def setup(store, *runs: run.Run, cpu="4") -> None:
+async def setup(store, *runs: run.Run, cpu="4", extra=None) -> None:
     with contextlib.suppress(errors.AlreadyExists):
-        await store.create(build.node(cpu=cpu))
+        await store.create(build.node(cpu=cpu, extra=extra))
         await store.create(build.a_queue())
     for owner in runs:
         await store.create(owner)
@@ -136,3 +138,178 @@ async def test_a_leader_whose_term_is_over_writes_nothing(store):
         with pytest.raises(leader.LeadershipLostError):
             await made.cycle()
     assert (await status(store)).assignment is None
+
+
+async def test_devices_are_granted_by_name(store):
+    role = build.role(replicas=2, devices=[run.Device(kind="gpu")])
+    await setup(store, build.a_run("job", role), extra={"windlass.dev/gpu": "2"})
+    async with scheduling(store) as made:
+        await made.cycle()
+    assigned = (await status(store)).assignment
+    assert [member.devices for member in assigned.members["worker"]] == [["gpu/0"], ["gpu/1"]]
+
+
+async def test_a_form_that_no_node_grants_is_impossible(store):
+    role = build.role(devices=[run.Device(kind="gpu", share="1/4")])
+    await setup(store, build.a_run("job", role), extra={"windlass.dev/gpu": "2"})
+    async with scheduling(store) as made:
+        await made.cycle()
+    told = await status(store)
+    assert (told.reason, told.assignment) == ("Impossible", None)
+    assert told.message.startswith("needs 1/4 gpu")
+
+
+async def test_room_given_to_a_run_that_is_held_before_it_starts_is_taken_back(store):
+    await setup(store, build.a_run())
+    async with scheduling(store) as made:
+        await made.cycle()
+    await store.patch(run.Run, "job", build.NAMESPACE, patch={"spec": {"suspend": True}})
+    async with scheduling(store) as made:
+        await made.cycle()
+    told = await status(store)
+    assert (told.assignment, told.reason) == (None, "Suspended")
+
+
+async def test_the_heads_of_a_queue_know_their_place_and_when_they_start(store):
+    first = build.a_run("first", build.role(cpu="4"), duration=run.Durations(expected="1h"))
+    await setup(store, first)
+    async with scheduling(store) as made:
+        await made.cycle()
+    step = {"at": "2200-01-01T00:00:00Z", "to": "Starting"}
+    await set_status(store, {"phase": "Starting", "history": [step]}, "first")
+    for number in range(5):
+        priority = 90 - number
+        await store.create(build.a_run(f"r{number}", build.role(cpu="4"), priority=priority))
+    async with scheduling(store) as made:
+        await made.cycle()
+    places = [(await status(store, f"r{number}")).queue for number in range(5)]
+    assert [place and (place.position, place.of) for place in places] == [
+        (1, 5), (2, 5), (3, 5), None, None,
+    ]  # fmt: skip
+    assert places[0].expected_start == "2200-01-01T01:00:00Z"
+
+
+async def test_a_run_that_got_room_waits_in_no_place(store):
+    await setup(store, build.a_run("job", build.role(cpu="6")))
+    async with scheduling(store) as made:
+        await made.cycle()
+    assert (await status(store)).queue.position == 1
+    await store.create(build.node("n2", cpu="8"))
+    async with scheduling(store) as made:
+        await made.cycle()
+    told = await status(store)
+    assert told.assignment is not None
+    assert told.queue is None
+
+
+async def test_words_are_paced_and_assignments_are_not(store):
+    clock = [0.0]
+    waiting = [build.a_run(f"w{number}", build.role(cpu="64")) for number in range(30)]
+    small = [build.a_run(f"s{number}", build.role(cpu="100m")) for number in range(12)]
+    await setup(store, *waiting, *small)
+    async with scheduling(store, live=False, clock=lambda: clock[0]) as made:
+
+        async def told() -> int:
+            return len([1 for owner in waiting if (await status(store, owner.name)).reason])
+
+        assert await made.cycle() is not None
+        assert await told() == scheduler.WORDS_PER_SECOND
+        given = [(await status(store, owner.name)).assignment for owner in small]
+        assert None not in given
+        await made.cycle()
+        assert await told() == scheduler.WORDS_PER_SECOND
+        clock[0] = 1.0
+        await made.cycle()
+        assert await told() == len(waiting)
+
+
+async def test_what_changed_under_our_hands_is_decided_again_though_it_asks_for_the_same(store):
+    await setup(store, build.a_run())
+    async with scheduling(store, live=False) as made:
+        seen = await store.get(run.Run, "job", build.NAMESPACE)
+        newer = await store.patch(
+            run.Run, "job", build.NAMESPACE, patch={"metadata": {"labels": {"a": "b"}}}
+        )
+        await made.cycle()
+        assert (await status(store)).assignment is None
+        made._picture.see_run("MODIFIED", seen, newer)
+        await made.cycle()
+    assert (await status(store)).assignment is not None
+
+
+class Decisions:
+    """Counts them, and lets something happen in the middle of one."""
+
+    def __init__(self, monkeypatch, meanwhile=lambda: None) -> None:
+        self.threads: list[threading.Thread] = []
+        real = scheduler.core.run
+
+        def spied(*args):
+            self.threads.append(threading.current_thread())
+            meanwhile()
+            return real(*args)
+
+        monkeypatch.setattr(scheduler.core, "run", spied)
+
+
+async def test_nothing_is_decided_again_when_nothing_changed_that_counts(store, monkeypatch):
+    decisions = Decisions(monkeypatch)
+    await setup(store, build.a_run("job", build.role(cpu="64")))
+    async with scheduling(store, live=False) as made:
+        await made.cycle()
+        made._picture.see_node("MODIFIED", None, build.node())
+        await made.cycle()
+        assert len(decisions.threads) == 1
+        made._picture.see_node("MODIFIED", None, build.node(cpu="100"))
+        await made.cycle()
+    assert len(decisions.threads) == 2
+    assert (await status(store)).assignment is not None
+
+
+async def test_what_could_not_be_written_is_decided_again(store):
+    class Away:
+        """The real store; the first write finds nobody there."""
+
+        def __init__(self) -> None:
+            self.patch = self.refuse
+
+        async def refuse(self, *_, **__):
+            self.patch = store.patch
+            raise errors.Unavailable("the server is away")
+
+    await setup(store, build.a_run())
+    async with scheduling(store, live=False, write_to=Away()) as made:
+        with pytest.raises(errors.Unavailable):
+            await made.cycle()
+        await made.cycle()
+    assert (await status(store)).assignment is not None
+
+
+async def test_a_large_cluster_is_decided_in_a_thread_and_changes_meanwhile_are_kept(
+    store, monkeypatch
+):
+    monkeypatch.setattr(scheduler, "INLINE_NODES", 0)
+    loop, held = asyncio.get_running_loop(), None
+    await setup(store, build.a_run())
+    async with scheduling(store, live=False) as made:
+        seen = await store.get(run.Run, "job", build.NAMESPACE)
+        suspend = {"spec": {"suspend": True}}
+        held = await store.patch(run.Run, "job", build.NAMESPACE, patch=suspend)
+
+        def meanwhile() -> None:
+            """On the loop, while the thread waits for it: the loop is free."""
+            done = threading.Event()
+
+            def change() -> None:
+                made._picture.see_run("MODIFIED", seen, held)
+                done.set()
+
+            loop.call_soon_threadsafe(change)
+            assert done.wait(30)
+
+        decisions = Decisions(monkeypatch, meanwhile)
+        await made.cycle()
+        assert decisions.threads != [threading.current_thread()]
+        assert (await status(store)).assignment is None
+        await made.cycle()
+    assert (await status(store)).reason == "Suspended"
