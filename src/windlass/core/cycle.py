@@ -22,6 +22,7 @@ from windlass.core import (
     releases,
     repair,
     reserve,
+    shadows,
     verdicts,
     wanted,
 )
@@ -47,6 +48,11 @@ from windlass.kinds.reasons import Reason
 
 
 def decide(snapshot: Snapshot, now: float, policy: Policy = Policy()) -> Decision:  # noqa: B008
+    return run(snapshot, now, policy).decision()
+
+
+def run(snapshot: Snapshot, now: float, policy: Policy) -> Cycle:
+    """The whole policy. `core.explain` looks into the cycle afterwards."""
     cycle = Cycle(snapshot, now, policy)
     # 1. What was promised stays promised: nominated room is held, and taken once it is free.
     cycle.keep_promises()
@@ -62,7 +68,7 @@ def decide(snapshot: Snapshot, now: float, policy: Policy = Policy()) -> Decisio
     elastic.grow(cycle)
     # 6. Which nodes that do not exist yet would help those who still wait.
     wanted.look(cycle)
-    return cycle.decision()
+    return cycle
 
 
 @dataclasses.dataclass(slots=True)
@@ -84,12 +90,14 @@ class Cycle:
         self.running = dict(snapshot.running)
         """Who holds room, with what this decision adds."""
         self.held = dict(snapshot.held)
-        self.standing = order.Standing(snapshot.history, self._held_by_user())
+        self.standing = order.Standing(snapshot.history.at(now), self._held_by_user())
         self.placements: dict[str, Placement] = {}
         self.evictions: list[Eviction] = []
         self.nominations: dict[str, Nomination] = {}
-        self.reservations: list[reserve.Held] = []
+        self.reservations: list[shadows.Held] = []
         self.verdicts: dict[str, Verdict] = {}
+        self.turn_of: dict[str, int] = {}
+        """Who was considered as which, counted from 1."""
         self.wanted: list[Wanted] = []
         self.wake: list[float] = []
         self.desk = preempt.Desk()
@@ -99,7 +107,8 @@ class Cycle:
         self.ledger = releases.Ledger(snapshot.releases)
         self._needs: dict[str, Sums] = {}
         self._most: dict[int, int] = {}
-        self.scarce: dict[int, tuple[str, int]] = {}
+        self._in_one: dict[tuple[int, str], int] = {}
+        self.scarce: dict[int, tuple[str, int, int]] = {}
         """Shape id -> what it was short of when it first did not fit; kept by `verdicts`."""
 
     # --- 1
@@ -154,6 +163,7 @@ class Cycle:
             if name in self.tree.queues and rank < (now := self._rank(name, unit)):
                 heapq.heappush(turns, (now, name, unit))  # others moved meanwhile: look again
                 continue
+            self.turn_of[unit.key] = len(self.turn_of) + 1
             yield unit
             self._queue_up(turns, lines, name)
 
@@ -180,18 +190,18 @@ class Cycle:
         if refusal is not None:
             self.verdicts[unit.key] = refusal
             return
-        shortage = self.tree.shortage(unit.queue, self.need(unit), firm=not unit.preemptible)
-        if shortage is not None:
-            if not preempt.within_queue(self, unit, shortage):
-                self._wait(unit, verdicts.over_quota(unit, shortage))
-            return
         narrowed = models.permitted(self.scene.cluster, self.tree, unit)
         if isinstance(narrowed, Shortage):
             self._wait(unit, verdicts.over_quota(unit, narrowed))
             return
+        shortage = self.tree.shortage(unit.queue, self.need(unit), firm=not unit.preemptible)
+        if shortage is not None:
+            if not preempt.within_queue(self, narrowed, shortage):
+                self._wait(unit, verdicts.over_quota(unit, shortage))
+            return
         self._find_room(narrowed, promise)
 
-    def _find_room(self, unit: Unit, promise: reserve.Held | None) -> None:
+    def _find_room(self, unit: Unit, promise: shadows.Held | None) -> None:
         """For a unit that its quotas let start."""
         beside = reserve.crossed(self, unit, self.expected_end(unit))
         kept = reserve.shortage(self, unit, self.need(unit), beside) if beside else None
@@ -203,7 +213,7 @@ class Cycle:
             return
         if preempt.make_room(self, unit, failure):
             return
-        verdict = verdicts.no_room(self, unit, failure)
+        verdict = preempt.with_remark(self, verdicts.no_room(self, unit, failure))
         held = reserve.reserve(self, unit, promise) if self.may_reserve(unit) else None
         self._wait(unit, verdicts.promised(verdict, held.start) if held else verdict)
 
@@ -295,6 +305,17 @@ class Cycle:
             self._most[shape.id] = found
         return found
 
+    def most_in_one(self, shape: Shape, level: str) -> int:
+        """Members of the shape that the largest domain of a level would hold if it were empty."""
+        found = self._in_one.get((shape.id, level))
+        if found is None:
+            cluster = self.scene.cluster
+            held = cluster.capacity_of(shape)
+            if level in cluster.levels:
+                held = cluster.by_domain(cluster.levels.index(level), held)
+            found = self._in_one[shape.id, level] = int(held.max(initial=0))
+        return found
+
     def resource_class(self, unit: Unit) -> str:
         shapes = (self.scene.cluster.shape_of(role) for role in unit.roles)
         return "+".join(sorted({shape.resource_class for shape in shapes}))
@@ -314,7 +335,7 @@ class Cycle:
         return given < self.queue_of(unit).reserve
 
     def _kind(
-        self, unit: Unit, wishes: Sequence[Wish], beside: Sequence[reserve.Held], model: str
+        self, unit: Unit, wishes: Sequence[Wish], beside: Sequence[shadows.Held], model: str
     ) -> object:
         """Everything that the answer to "does it fit" depends on, but the number of members."""
         shapes = tuple(self.scene.cluster.shape_of(wish.role, model).id for wish in wishes)
@@ -326,9 +347,12 @@ class Cycle:
 
     def _held_by_user(self) -> dict[tuple[str, str], int]:
         shares: dict[tuple[str, str], int] = {}
+        fair = {name for name, queue in self.snapshot.queues.items() if queue.order == "fair"}
         capacity = self.snapshot.tree.capacity
-        for key, running in self.snapshot.running.items():
+        for key, running in self.snapshot.running.items() if fair else ():
             unit = running.unit
+            if unit.queue not in fair:
+                continue
             held = self.snapshot.held[key].items()
             part = max(
                 (n * SHARE_UNIT // capacity[r] for r, n in held if capacity.get(r)), default=0

@@ -10,6 +10,7 @@ give the same answers, in whatever portions they came.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -117,7 +118,7 @@ class History:
     def at(self, now: float) -> Outlook:
         """What can be said at this time; running units count with what they have had until then."""
         if self._outlook is None or self._outlook.now != now:
-            self._outlook = Outlook(self._evidence_at(now), now)
+            self._outlook = Outlook(self, now)
         return self._outlook
 
     def expected(self, unit: Unit) -> float | None:
@@ -140,7 +141,7 @@ class History:
         made._running = {key: (had, since) for key, (had, since) in state["running"].items()}
         return made
 
-    def _evidence_at(self, now: float) -> Evidence:
+    def evidence_at(self, now: float) -> Evidence:
         """The evidence with running units brought to this time."""
         alive = self._evidence.alive
         times = np.array(list(self._running.values())).reshape(-1, 2)
@@ -156,21 +157,30 @@ class History:
 class Outlook:
     """What can be said about units at one time, from what was seen until then.
 
-    Valid until the history that gave it changes.
+    Valid until the history that gave it changes. Nothing is worked out before it is asked for:
+    most queues never ask.
     """
 
-    def __init__(self, evidence: Evidence, now: float) -> None:
+    def __init__(self, history: History, now: float) -> None:
         self.now = now
-        self._evidence = evidence
+        self._history = history
         self._tables: dict[_Who, Floats] = {}
         """Hazards of those that were asked for."""
         self._indexes: dict[tuple[_Who, int], float] = {}
         """Who, at which age -> seconds to invest per completion."""
-        self._by_size = _hazards_by_size(evidence)
-        self._rank_all()
+
+    @functools.cached_property
+    def _evidence(self) -> Evidence:
+        return self._history.evidence_at(self.now)
+
+    @functools.cached_property
+    def _by_size(self) -> dict[int, Floats]:
+        return _hazards_by_size(self._evidence)
 
     def index(self, unit: Unit, attained: float) -> float:
         """Device-seconds to invest per completion, by what units like it did: small goes first."""
+        if not self._indexes:
+            self._rank_all()
         who, devices = self._who(unit)
         age = hazard.bin_of(attained)
         found = self._indexes.get((who, age))

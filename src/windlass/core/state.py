@@ -108,7 +108,7 @@ class Snapshot:
         self.waiting: dict[str, Unit] = {}
         self.nominations = {each.unit: each for each in facts.nominations}
         self.reservations = facts.reservations
-        self.history = history or History()
+        self.history = history or _first_history(facts)
         """How long units ran, for predictions."""
         self.held: dict[str, Sums] = {}
         """What each running unit counts for in quotas."""
@@ -121,6 +121,7 @@ class Snapshot:
         """When running units give back what they hold."""
         for running in facts.running:
             self._hold(running)
+        self.roster.lay_out(len(self.cluster.resources))
         self.tree = self._new_tree()
         for unit in facts.waiting:
             self._wait(unit)
@@ -174,19 +175,28 @@ class Snapshot:
             self._sort_line(name)
 
     def put_waiting(self, unit: Unit) -> None:
-        self.drop_unit(unit.key)
+        self._take_out(unit.key)
         self._wait(unit)
+        self.history.know(unit)
 
     def put_running(self, running: Running) -> None:
-        self.drop_unit(running.unit.key)
+        self._take_out(running.unit.key)
         self._hold(running)
         self._count(running, 1)
+        self.history.know(running.unit, running.started)
 
     def drop_unit(self, key: str, ran: float | None = None) -> None:
+        running, waiting = self.running.get(key), self.waiting.get(key)
+        if running is not None and ran is not None:
+            self.history.observe(running.unit, ran)
+        elif running is not None or waiting is not None:
+            unit = running.unit if running is not None else self.waiting[key]
+            self.history.leave(key, unit.attained)
+        self._take_out(key)
+
+    def _take_out(self, key: str) -> None:
         running = self.running.get(key)
         if running is not None:
-            if ran is not None:
-                self.history.observe(running.unit, ran)
             self._count(running, -1)
             self._let_go(running)
         unit = self.waiting.pop(key, None)
@@ -268,6 +278,16 @@ def _layout(node: Node) -> tuple[object, ...]:
 def _size(node: Node) -> tuple[object, ...]:
     """What the node adds to the totals that guarantees are measured against."""
     return node.ready, node.ready_in, node.allocatable
+
+
+def _first_history(facts: Facts) -> History:
+    """Nothing was seen to end yet, but who is there is known, in the order of submission."""
+    history = History()
+    started = {running.unit.key: running.started for running in facts.running}
+    units = [*(running.unit for running in facts.running), *facts.waiting]
+    for unit in sorted(units, key=lambda unit: (unit.submitted, unit.key)):
+        history.know(unit, started.get(unit.key))
+    return history
 
 
 def build(facts: Facts, history: History | None = None) -> Snapshot:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import order, place, roster
+from windlass.core import order, place, predict, roster
 from windlass.core.facts import Unit
 from windlass.core.queues import Sums, Tree
 from windlass.core.roster import Columns, Flat, Piece
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
-
-HYSTERESIS = 2.0
-"""In the order `attained` a running unit counts as if it had had so many times less."""
 
 FIRST, SURPLUS, BORROWED, STRADDLING, OUTRANKED = range(5)
 """Who goes first: members above their unit's least; units wholly on borrowed room; units partly
@@ -167,12 +164,13 @@ def _outranked(cycle: Cycle, claim: Claim, columns: Columns) -> Mask:
 def _attained_more(cycle: Cycle, unit: Unit, columns: Columns) -> Mask:
     predictor = cycle.standing.predictor
     mine = predictor.index(unit, unit.attained)
-    indexes = (
-        predictor.index(each.unit, each.unit.attained + max(0.0, cycle.now - each.started))
-        for each in (piece.running for piece in columns.pieces)
-    )
-    theirs = np.fromiter(indexes, np.float64, len(columns.pieces))
-    return np.asarray(theirs / HYSTERESIS > mine)
+    theirs = np.zeros(len(columns.pieces), np.float64)
+    for i, piece in enumerate(columns.pieces):
+        running = piece.running
+        ran, before = max(0.0, cycle.now - running.started), running.unit.attained
+        index = predictor.index(running.unit, before + ran)
+        theirs[i] = predict.EAGER.defended(index, ran, before)
+    return np.asarray(theirs > mine)
 
 
 # --- between queues -----------------------------------------------------------------------------
