@@ -147,8 +147,7 @@ class Picture:
         if known is None:
             self._snapshot = state.build(self.facts(), self._past)
         elif sum(_moves_nodes(known, event) for event in changes.events) > 1:
-            ended = [e for e in changes.events if isinstance(e, state.Gone) and e.ran is not None]
-            state.apply(known, ended)
+            state.apply(known, [event for event in changes.events if not _node_of(event)])
             promised = dataclasses.replace(self.facts(), reservations=known.reservations)
             self._snapshot = state.build(promised, known.history)
         else:
@@ -292,17 +291,20 @@ class Picture:
             units[key] = told
 
     def _history(self) -> predict.History:
-        """What Runs that have ended tell about those to come."""
+        """Who was and is there, in the order of submission; what Runs that ended well took tells
+        about those to come."""
         history = predict.History()
-        ended = [
-            (owner.status.history[-1].at, owner.uid, seconds)
-            for owner in self._runs.values()
-            if owner.status.history and (seconds := snapshots.ran(owner)) is not None
-        ]
-        for _, uid, seconds in sorted(ended):
-            owner = self._runs[uid]
-            unit = snapshots.read_unit(owner, self._queue_of(owner), self._levels)
-            history.observe(unit, seconds)
+        for owner in sorted(
+            self._runs.values(), key=lambda each: (each.metadata.creation_timestamp or "", each.uid)
+        ):
+            seconds, fact = snapshots.ran(owner), self._told.get(owner.uid)
+            if seconds is not None:
+                unit = snapshots.read_unit(owner, self._queue_of(owner), self._levels)
+                history.observe(unit, seconds)
+            elif isinstance(fact, facts.Unit):
+                history.know(fact)
+            elif fact is not None:
+                history.know(fact.unit, fact.started)
         return history
 
 

@@ -242,6 +242,25 @@ def test_several_new_nodes_are_laid_out_at_once_and_promises_stay():
     assert (world.snapshot.reservations, world.snapshot.history) == (promised, before.history)
 
 
+def test_predictions_hear_of_everybody_however_many_nodes_came_with_them():
+    at_once, one_by_one = World(0), World(0)
+    for world in (at_once, one_by_one):
+        there = build.in_phase(build.a_run("there", user="ann"), "Queued")
+        world.put(world.runs, world.seen.see_run, there.uid, there)
+        world.decide()
+        for name in "ab":
+            world.put(world.nodes, world.seen.see_node, name, build.node(name))
+            if world is one_by_one:
+                world.decide()
+        owner = build.in_phase(build.a_run("new", user="ann"), "Queued")
+        world.put(world.runs, world.seen.see_run, owner.uid, owner)
+        world.drop({there.uid: there}, world.seen.see_run)
+        world.decide()
+    known = at_once.snapshot.history.to_state()
+    assert known == one_by_one.snapshot.history.to_state()
+    assert "uid-new" in str(known)
+
+
 def test_runs_that_ended_well_tell_how_long_such_runs_take():
     world = World(0)
     world.put(world.nodes, world.seen.see_node, "a", build.node("a"))
