@@ -157,7 +157,8 @@ def _plan_in_order(trial: Trial, rank: Ints, allowed: Mask, models: tuple[str, .
     if trial.quota:
         books = sparing.Books(trial.claim, trial.pool, np.zeros_like(allowed))
         low = books.go_until_allowed(np.argsort(rank)[:most])
-    gone = rank < first_that(lambda n: trial.fits(rank < n), low, most)
+    enough = first_that(lambda n: trial.fits(_whole_units(trial.pool, rank < n)), low, most)
+    gone = _whole_units(trial.pool, rank < enough)
     cluster = trial.cluster(gone)
     seats = trial.place(cluster, gone, _cheapest_nodes(trial, gone), models)
     if isinstance(seats, Failure):
@@ -228,6 +229,11 @@ def _cheapest_nodes(trial: Trial, gone: Mask) -> Mask | None:
     return mask
 
 
+def _whole_units(pool: Pool, gone: Mask) -> Mask:
+    """With the surplus of those whose least goes: a unit that loses its least goes whole."""
+    return np.asarray(gone | ((pool.least >= 0) & gone[pool.least]))
+
+
 def _near_only(trial: Trial, gone: Mask, seats: Iterable[Seat]) -> Mask:
     """Without those who hold nothing where the gainer sits."""
     pool, cluster = trial.pool, trial.base
@@ -235,10 +241,7 @@ def _near_only(trial: Trial, gone: Mask, seats: Iterable[Seat]) -> Mask:
     here[[cluster.index[seat.node] for seat in seats]] = True
     touching = np.zeros(len(pool), np.bool_)
     touching[pool.flat.seat_of[here[pool.flat.members[0]]]] = True
-    near = gone & touching
-    least = pool.least
-    with_least = (least >= 0) & near[least]
-    return near | (gone & with_least)
+    return _whole_units(pool, gone & touching)
 
 
 # --- copies of the cluster ----------------------------------------------------------------------

@@ -31,9 +31,18 @@ Mask = npt.NDArray[np.bool_]
 def spare(trial: Trial, gone: Mask, rank: Ints) -> bool:
     """Takes back, dearest first, everybody without whom the gainer still fits; says whether there
     was anybody."""
-    spared = False
     books = Books(trial.claim, trial.pool, gone) if trial.quota else None
     counter = count_for(trial, gone)
+    spared = _spare_once(trial, gone, rank, books, counter)
+    if spared:  # where the least of a unit stays now, so may its surplus
+        _spare_once(trial, gone, rank, books, counter)
+    return spared
+
+
+def _spare_once(
+    trial: Trial, gone: Mask, rank: Ints, books: Books | None, counter: Counter
+) -> bool:
+    spared = False
     members = np.flatnonzero(gone)
     for i in members[np.argsort(-rank[members])]:
         least = int(trial.pool.least[i])
