@@ -68,7 +68,7 @@ class Tally:
     died: Ints = dataclasses.field(default_factory=lambda: np.zeros(BINS, np.int64))
 
     def at_risk(self) -> Floats:
-        return hazard.outlived(self.came) + self.died
+        return (hazard.outlived(self.came) + self.died).astype(np.float64)
 
 
 class Evidence:
