@@ -1,0 +1,242 @@
+"""Preemption that went wrong elsewhere, and laws over random worlds."""
+
+import dataclasses
+import os
+
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from tests.unit.core.preempting import NOW, World, node, settles, two_queues, unit
+from windlass.core import cycle, state
+from windlass.core.facts import Queue, (
+    Policy,
+    Queue,
+    Running,
+    Seat,
+    Topology,
+)
+
+EXAMPLES = 2500 if os.environ.get("WINDLASS_SOAK") else 100
+
+
+def test_kueue_3779_two_borrowers_above_their_share_do_not_evict_each_other_for_ever():
+    queues = [Queue(n, guarantee={"gpu": 2000}) for n in ("a", "b", "c")]
+    world = World([node("n1", 6)], queues)
+    world.start(unit("a1", "a", 3, 1), unit("b1", "b", 3, 1))
+    world.wait(unit("a2", "a", 3, 1), unit("b2", "b", 3, 1), unit("c1", "c", 2, 1)).decide()
+    assert len(world.evicted) == 1
+    settles(world, "c1")
+
+
+def test_kueue_2821_without_priority_order_equal_units_do_not_swap_places():
+    queues = [
+        Queue("a", guarantee={"gpu": 2000}, order="lifo"),
+        Queue("b", guarantee={"gpu": 2000}, order="lifo"),
+    ]
+    world = World([node("n1", 4)], queues)
+    world.start(unit("a1", "a", gpus=3, submitted=1), unit("b1", "b", gpus=1, submitted=2))
+    world.wait(unit("b2", "b", gpus=1, submitted=3), unit("a2", "a", gpus=3, submitted=4)).decide()
+    assert set(world.evicted) == {"a1"}
+    settles(world, "b2")
+
+
+def test_kueue_13662_victims_that_leave_at_different_times_are_not_replaced_by_new_ones():
+    world = World([node("n1", 4)], two_queues(4, 0))
+    world.start(*(unit(f"b{i}", "b") for i in range(4)))
+    world.wait(unit("a1", "a", gpus=4)).decide()
+    assert len(world.evicted) == 4
+    world.happen()
+    for key in sorted(world.evicted):
+        world.now += 60
+        state.apply(world.snapshot, [state.Waits(world.snapshot.running[key].unit)])
+        assert world.decide().evictions == ()
+        assert [p.unit for p in world.decision.placements] in ([], ["a1"])
+        world.happen()
+    assert world.runs("a1")
+    assert world.rounds(5) == []
+
+
+def test_kueue_10131_as_few_as_needed_and_the_same_ones_whatever_the_order_of_facts():
+    found = []
+    for flip in (False, True):
+        world = World([node(f"n{i}", 4) for i in range(3)], two_queues(4, 0))
+        names = [f"b{i}" for i in range(6)]
+        for i, name in enumerate(reversed(names) if flip else names):
+            world.run(unit(name, "b", gpus=2), f"n{(5 - i if flip else i) // 2}")
+        world.wait(unit("a1", "a", gpus=4)).decide()
+        found.append(world.decision.evictions)
+    assert found[0] == found[1]
+    assert len(found[0]) == 2
+    settles(world, "a1")
+
+
+def test_kai_1565_a_small_claim_takes_no_more_than_it_needs_from_a_large_borrower():
+    world = World([node(f"n{i}") for i in range(12)], two_queues(48, 8))
+    world.start(*(unit(f"b{i}", "b", 2, 4) for i in range(12)))
+    world.wait(unit("a1", "a", 6, 8)).decide()
+    assert sum(world.evicted.values()) * 4 == 48
+    settles(world, "a1")
+
+
+def test_kai_1750_an_unrelated_protected_queue_does_not_stop_a_reclaim():
+    queues = [*two_queues(4, 0), Queue("c")]
+    world = World([node("n1", 4), node("n2", 4)], queues)
+    world.run(unit("c1", "c", gpus=4), "n1", protected_until=NOW + 9000)
+    world.run(unit("b1", "b", gpus=4), "n2")
+    world.wait(unit("a1", "a", gpus=4)).decide()
+    assert world.evicted == {"b1": 1}
+    settles(world, "a1")
+
+
+def test_volcano_5994_needs_one_victim_and_stops_one():
+    world = World([node(f"n{i}", 2) for i in range(10)], [Queue("q")])
+    world.start(*(unit(f"x{i}", "q", gpus=2, priority=1) for i in range(10)))
+    world.wait(unit("hi", "q", gpus=2, priority=9)).decide()
+    assert len(world.evicted) == 1
+    settles(world, "hi")
+
+
+def test_volcano_4926_the_sum_would_be_enough_but_no_node_is_so_nobody_is_stopped():
+    world = World([node(f"n{i}", 2) for i in range(4)], [Queue("q")])
+    for i in range(4):
+        world.run(unit(f"low{i}", "q", gpus=1, priority=1), f"n{i}")
+        world.run(unit(f"keep{i}", "q", gpus=1, priority=99), f"n{i}")
+    world.wait(unit("hi", "q", gpus=2, priority=50)).decide()
+    assert world.evicted == {}
+    assert "would not make enough room" in world.decision.verdicts[0].message
+    assert world.rounds(5) == []
+
+
+# --- laws
+
+
+@st.composite
+def worlds(draw):
+    count = draw(st.integers(1, 4))
+    nodes = [node(f"n{i}", draw(st.integers(1, 4)), f"r{i % 2}", cpu=6) for i in range(count)]
+    names = ["a", "b", "c"][: draw(st.integers(1, 3))]
+    queues = [
+        Queue(
+            name,
+            guarantee={"gpu": 1000 * draw(st.integers(0, 4))},
+            limit=draw(st.sampled_from([{}, {}, {"gpu": 4000}, {"gpu": 6000}])),
+        )
+        for name in names
+    ]
+    world = World(nodes, queues)
+    running = draw(st.lists(units(names, "r"), max_size=8))
+    for number, each in enumerate(running):
+        world.wait(dataclasses.replace(each, key=f"r{number}"))
+    world.policy = Policy(preempt=False, reclaim=False, grow=draw(st.booleans()))
+    world.decide()
+    world.happen()
+    for number in range(len(running)):
+        if f"r{number}" in world.snapshot.waiting:
+            state.apply(world.snapshot, [state.Gone(f"r{number}")])
+        else:
+            old = world.snapshot.running[f"r{number}"]
+            age = draw(st.integers(0, 5))
+            state.apply(world.snapshot, [state.Holds(dataclasses.replace(old, started=NOW - age))])
+    state.apply(world.snapshot, [state.Promised(())])
+    world.policy = Policy(grow=draw(st.booleans()))
+    waiting = draw(st.lists(units(names, "w"), min_size=1, max_size=4))
+    return world.wait(*(dataclasses.replace(u, key=f"w{i}") for i, u in enumerate(waiting)))
+
+
+def units(names, key):
+    return st.builds(
+        lambda queue, members, extra, gpus, priority, keeps, rack, cpu: unit(
+            key, queue, members, gpus, most=members + extra, priority=priority,
+            preemptible=not keeps, cpu=cpu,
+            topology=Topology("rack", required=True) if rack else None,
+        ),
+        st.sampled_from(names), st.integers(1, 3), st.sampled_from([0, 0, 2]), st.integers(0, 2),
+        st.sampled_from([10, 50, 90]), st.sampled_from([False] * 4 + [True]), st.booleans(),
+        st.integers(0, 2),
+    )  # fmt: skip
+
+
+def remaining(running: Running, told) -> tuple[Seat, ...]:
+    return tuple(s for s in running.seats if (s.role, s.index) not in told)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(worlds())
+def test_nobody_is_stopped_without_a_gainer_who_then_starts(world):
+    """I2 and I5."""
+    found = world.decide()
+    note(str(found))
+    nominated = {each.unit for each in found.nominations}
+    for eviction in found.evictions:
+        assert eviction.gainer in nominated
+        victim = world.snapshot.running[eviction.unit]
+        left = len(remaining(victim, eviction.seats))
+        assert left == 0 or left >= victim.unit.roles[0].least
+        assert victim.unit.preemptible
+    world.happen().go()
+    started = {each.unit for each in world.decide().placements}
+    assert nominated <= started
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(worlds())
+def test_no_victim_could_be_spared(world):
+    """I6: with any one victim back, the first gainer does not fit."""
+    found = world.decide()
+    gainers = [each.gainer for each in found.evictions]
+    if not gainers or set(gainers) != {gainers[0]} or found.placements:
+        return  # several changes at once: none can be judged alone
+    waiting = world.snapshot.waiting[gainers[0]]
+    base = world.snapshot.facts()
+    for spared in found.evictions:
+        gone = {e.unit: e.seats for e in found.evictions if e is not spared}
+        running = [
+            dataclasses.replace(r, seats=remaining(r, gone.get(r.unit.key, ())))
+            for r in base.running
+        ]
+        facts = dataclasses.replace(
+            base, waiting=(waiting,), running=tuple(r for r in running if r.seats)
+        )
+        calm = Policy(preempt=False, reclaim=False, grow=False)
+        assert cycle.decide(state.build(facts), world.now, calm).placements == ()
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(worlds())
+def test_deciding_again_stops_nobody_and_it_all_ends(world):
+    """I7."""
+    world.decide()
+    note(str(world.decision))
+    world.happen()
+    again = world.decide()
+    note(str(again))
+    assert again.evictions == ()
+    world.happen().go()
+    world.rounds(6)
+    assert world.rounds(3) == []
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(worlds())
+def test_no_other_queue_takes_what_is_inside_a_guarantee(world):
+    """I8: what is left of a victim's queue plus any one of the victims is more than its guarantee;
+    and the gainer's queue stays inside its own."""
+    found = world.decide()
+    tree, snapshot = world.snapshot.tree, world.snapshot
+    gone: dict[str, int] = {}
+    for eviction in found.evictions:
+        victim = snapshot.running[eviction.unit]
+        gpus = victim.unit.roles[0].devices[0].count if victim.unit.roles[0].devices else 0
+        gone[eviction.unit] = 1000 * gpus * len(eviction.seats)
+    for eviction in found.evictions:
+        victim, gainer = snapshot.running[eviction.unit].unit, snapshot.waiting[eviction.gainer]
+        if victim.queue == gainer.queue:
+            assert victim.priority < gainer.priority
+            continue
+        guaranteed = tree.guarantee[victim.queue].get("gpu", 0)
+        others = sum(
+            n for key, n in gone.items() if snapshot.running[key].unit.queue == victim.queue
+        )
+        left = tree.used[victim.queue].get("gpu", 0) - others
+        # Smaller units of its queue may have filled the guarantee before it.
+        assert left + gone[eviction.unit] > guaranteed
