@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.unit.core.preempting import NOW, World, node, settles, two_queues, unit
 from windlass.core import cycle, state
-from windlass.core.facts import Queue, (
+from windlass.core.facts import (
     Policy,
     Queue,
     Running,
