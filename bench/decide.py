@@ -19,10 +19,14 @@ from typing import Any
 from bench import report
 from windlass.core import cycle, state
 from windlass.core.facts import (
+    Decision,
     Device,
     DeviceRequest,
+    Eviction,
     Facts,
     Grant,
+    Nomination,
+    Placement,
     Policy,
     Queue,
     Role,
@@ -153,17 +157,40 @@ class _Steady:
         self._now += 10.0
         state.apply(self.snapshot, events)
 
-    def decide(self) -> Any:
+    def decide(self) -> Decision:
         return cycle.decide(self.snapshot, self._now, POLICY)
 
-    def carry_out(self, decision: Any) -> None:
-        events: list[state.Event] = []
+    def carry_out(self, decision: Decision) -> None:
+        """As the platform would, with victims that go at once and wait again."""
+        known = self.snapshot.nominations
+        events: list[state.Event] = [
+            state.NominationGone(key) for key in known if key not in _keys(decision.nominations)
+        ]
+        for eviction in decision.evictions:
+            events += self._evicted(self.snapshot.running[eviction.unit], eviction)
         for placement in decision.placements:
-            unit = self.snapshot.waiting[placement.unit]
-            end = self._now + (unit.expected or HOUR)
-            events.append(state.Holds(Running(unit, placement.seats, self._now, end)))
-            self._order.append(unit.key)
+            events.append(self._started(placement))
+        events += [state.Nominated(each) for each in decision.nominations]
+        events.append(state.Promised(decision.reservations))
         state.apply(self.snapshot, events)
+
+    def _started(self, placement: Placement) -> state.Holds:
+        unit = self.snapshot.waiting[placement.unit]
+        self._order.append(unit.key)
+        end = self._now + (unit.expected or HOUR)
+        return state.Holds(Running(unit, placement.seats, self._now, end))
+
+    def _evicted(self, running: Running, eviction: Eviction) -> list[state.Event]:
+        told = set(eviction.seats)
+        stay = tuple(seat for seat in running.seats if (seat.role, seat.index) not in told)
+        if stay:
+            return [state.Holds(dataclasses.replace(running, seats=stay))]
+        self._order.remove(running.unit.key)
+        return [state.Gone(running.unit.key), state.Waits(running.unit)]
+
+
+def _keys(nominations: tuple[Nomination, ...]) -> set[str]:
+    return {nomination.unit for nomination in nominations}
 
 
 _EIGHT = (Role("worker", 8, 8, {"cpu": 2000, "memory": 4 * GIB}),)

@@ -69,7 +69,7 @@ class Lab:
     def with_unit(self, unit: Unit) -> Snapshot:
         twin = copy.copy(self.snapshot)
         twin.waiting, twin._lines = dict(twin.waiting), {k: list(v) for k, v in twin._lines.items()}
-        twin.put_waiting(unit)
+        twin.try_waiting(unit)
         return twin
 
     def with_queue(self, queue: Queue, base: Snapshot | None = None) -> Snapshot:

@@ -112,6 +112,11 @@ class Cluster:
             self._masks[constraint] = found
         return found
 
+    @property
+    def version(self) -> int:
+        """Changes whenever what is free changes."""
+        return len(self._touched)
+
     # --- what fits where
 
     def shape_of(self, role: Role, model: str = "") -> Shape:

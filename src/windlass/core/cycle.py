@@ -85,7 +85,12 @@ class Cycle:
     def __init__(self, snapshot: Snapshot, now: float, policy: Policy) -> None:
         self.snapshot, self.now, self.policy = snapshot, now, policy
         self.work = Work(policy.operations)
-        self.scene = Scene(snapshot.cluster.fork(), self.work, snapshot.crowd.fork())
+        self.scene = Scene(
+            snapshot.cluster.fork(),
+            self.work,
+            snapshot.crowd.fork(),
+            scorer=snapshot.history.demand,
+        )
         self.tree = snapshot.tree.fork()
         self.running = dict(snapshot.running)
         """Who holds room, with what this decision adds."""

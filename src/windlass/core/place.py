@@ -48,10 +48,12 @@ class Failure:
 
 
 class Scorer(Protocol):
-    """How `pack: fragmentation` chooses; see `core.packing`."""
+    """How `pack: fragmentation` chooses; see `core.fragmentation`."""
 
-    def best(self, cluster: Cluster, shape: Shape, where: Ints) -> int:
-        """The index, among those nodes, that is best for one more member of the shape."""
+    def assign(
+        self, cluster: Cluster, shape: Shape, nodes: Ints, room: Ints, count: int
+    ) -> list[tuple[int, int]]:
+        """(node, members) for `count` members, where they break the least that is useful."""
         ...
 
 
@@ -205,7 +207,7 @@ def _spread_over(
     if pack == "spread":
         return _evenly(nodes, room, count)
     if pack == "fragmentation" and scene.scorer is not None and shape.requests:
-        return _by_score(scene.scorer, scene.cluster, shape, _pairs(nodes, room), count)
+        return scene.scorer.assign(scene.cluster, shape, nodes, room, count)
     if shape.requests:
         return _tightly(nodes, room, count)
     # Members without devices go where devices are not: those nodes are for who needs them.
@@ -248,23 +250,6 @@ def _evenly(nodes: Ints, room: Ints, count: int) -> list[tuple[int, int]]:
         taken[some] += rounds
         count -= rounds * len(some)
     return [(int(node), int(n)) for node, n in zip(nodes, taken, strict=True) if n]
-
-
-def _by_score(
-    scorer: Scorer, cluster: Cluster, shape: Shape, left: dict[int, int], count: int
-) -> list[tuple[int, int]]:
-    """One member at a time to the node where it breaks the least of what is still useful."""
-    counts: dict[int, int] = {}
-    for _ in range(count):
-        candidates = np.array([node for node, room in left.items() if room > 0], np.int64)
-        best = scorer.best(cluster, shape, candidates)
-        left[best] -= 1
-        counts[best] = counts.get(best, 0) + 1
-    return sorted(counts.items())
-
-
-def _pairs(nodes: Ints, room: Ints) -> dict[int, int]:
-    return dict(zip(nodes.tolist(), room.tolist(), strict=True))
 
 
 def _sit(

@@ -18,6 +18,7 @@ import numpy as np
 from windlass.core import hazard
 from windlass.core.evidence import Evidence
 from windlass.core.facts import Unit
+from windlass.core.fragmentation import Fragmentation
 from windlass.core.hazard import Floats
 from windlass.core.order import size
 
@@ -86,6 +87,8 @@ class History:
         self._running: dict[str, tuple[float, float]] = {}
         """Key -> (attained before, started)."""
         self._outlook: Outlook | None = None
+        self.demand = Fragmentation()
+        """Which shapes were asked for, for `pack: fragmentation`."""
 
     def know(self, unit: Unit, started: float | None = None) -> None:
         """A unit waits, or runs since `started`; call again when that changes.

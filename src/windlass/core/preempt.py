@@ -63,6 +63,10 @@ class Desk:
     hopes: dict[object, Cluster] = dataclasses.field(default_factory=dict)
     """Per standing of a claim: the cluster once without everybody who might go for it. In one
     decision room only shrinks, so who does not fit there need not look any further."""
+    members: dict[int, tuple[int, list[tuple[set[str], int]]]] = dataclasses.field(
+        default_factory=dict
+    )
+    """Shape id -> what `victims` found out about it, and at which version of the cluster."""
     later: tuple[Cluster, Tree] | None = None
     """As it will be without them, with the promises that were kept so far."""
 

@@ -125,6 +125,9 @@ class Snapshot:
         self.tree = self._new_tree()
         for unit in facts.waiting:
             self._wait(unit)
+        if history is None:
+            for unit in facts.waiting:
+                self._learn_demand(unit)
 
     def facts(self) -> Facts:
         """The facts as they are now; a snapshot built from them decides the same."""
@@ -175,9 +178,15 @@ class Snapshot:
             self._sort_line(name)
 
     def put_waiting(self, unit: Unit) -> None:
+        if unit.key not in self.waiting and unit.key not in self.running:
+            self._learn_demand(unit)
+        self.try_waiting(unit)
+        self.history.know(unit)
+
+    def try_waiting(self, unit: Unit) -> None:
+        """Puts a unit in line without learning anything from it: for questions."""
         self._take_out(unit.key)
         self._wait(unit)
-        self.history.know(unit)
 
     def put_running(self, running: Running) -> None:
         self._take_out(running.unit.key)
@@ -203,6 +212,10 @@ class Snapshot:
         if unit is not None:
             line = self._lines[unit.queue]
             del line[bisect.bisect_left(line, self._ranked(unit)[0], key=lambda e: e[0])]
+
+    def _learn_demand(self, unit: Unit) -> None:
+        for role in unit.roles:
+            self.history.demand.observe(self.cluster, self.cluster.shape_of(role), role.least)
 
     # --- keeping the indexes
 

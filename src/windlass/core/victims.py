@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windlass.core import order, place, predict, roster
-from windlass.core.facts import Unit
+from windlass.core.facts import Role, Unit
 from windlass.core.queues import Sums, Tree
 from windlass.core.roster import Columns, Flat, Piece
 
@@ -127,20 +127,36 @@ def may_take_back(claim: Claim, tree: Tree, victim: str) -> bool:
 
 def scarce_resources(cycle: Cycle, unit: Unit) -> frozenset[str]:
     """What there is too little of for the unit; everything it needs if only together."""
-    cluster = cycle.scene.cluster
     found: set[str] = set()
     for wish in place.least_of(unit):
-        usable = cluster.mask(wish.role.constraint) & cluster.open
-        for name, need in wish.role.needs.items():
-            column = cluster.resources.get(name)
-            if need and column is not None:
-                members = np.maximum(cluster.free[column, usable] // need, 0).sum()
-                found |= {name} if members < wish.count else set()
-        for request in wish.role.devices:
-            if cluster.bank.fit_request(request, np.flatnonzero(usable)).sum() < wish.count:
-                found |= {request.kind, *(f"{request.kind}/{model}" for model in request.models)}
+        for names, members in _members_by_resource(cycle, wish.role):
+            if members < wish.count:
+                found |= names
     needed = cycle.need(unit).keys()
     return frozenset(found & needed or needed)
+
+
+def _members_by_resource(cycle: Cycle, role: Role) -> list[tuple[set[str], int]]:
+    """How many members there is room for by each of the role's needs alone. Kept per shape until
+    something is taken: most who ask stand in line with nobody placed between them."""
+    cluster, desk = cycle.scene.cluster, cycle.desk
+    shape = cluster.shape_of(role)
+    version, known = desk.members.get(shape.id, (-1, []))
+    if version == cluster.version:
+        return known
+    usable = cluster.mask(role.constraint) & cluster.open
+    known = []
+    for name, need in role.needs.items():
+        column = cluster.resources.get(name)
+        if need and column is not None:
+            members = np.maximum(cluster.free[column, usable] // need, 0).sum()
+            known.append(({name}, int(members)))
+    for request in role.devices:
+        members = cluster.bank.fit_request(request, np.flatnonzero(usable)).sum()
+        names = {request.kind, *(f"{request.kind}/{model}" for model in request.models)}
+        known.append((names, int(members)))
+    desk.members[shape.id] = (cluster.version, known)
+    return known
 
 
 # --- within the queue ---------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from windlass.core import cycle, facts_check, state
+from windlass.core import cycle, facts_check, predict, state
 from windlass.core.facts import (
     Affinity,
     Device,
@@ -270,3 +270,20 @@ def test_a_queue_that_cannot_be_used_gives_a_verdict(queues: tuple[Queue, ...], 
 
 def test_nothing_at_all_is_decided_about_nothing() -> None:
     assert decided(Facts()) == cycle.Decision()
+
+
+def test_fragmentation_goes_where_the_learned_demand_says():
+    class TheLast:
+        def observe(self, cluster, shape, members):
+            pass
+
+        def assign(self, cluster, shape, nodes, room, count):
+            return [(int(nodes[-1]), count)]
+
+    history = predict.History()
+    history.demand = TheLast()
+    role = Role("w", 1, 1, {"cpu": 1000}, (DeviceRequest("gpu"),))
+    wish = Unit("u", "q", (role,), pack="fragmentation")
+    facts = Facts((node("a", gpus=2), node("b", gpus=2)), (Queue("q"),), waiting=(wish,))
+    (placement,) = cycle.decide(state.build(facts, history), NOW).placements
+    assert [seat.node for seat in placement.seats] == ["b"]
