@@ -140,8 +140,8 @@ def _place_alike(scene: Scene, unit: Unit, wish: Wish) -> tuple[Seat, ...] | Fai
     caps = scene.caps(shape)
     total = int(caps.sum())
     if total < wish.count:
-        return Failure(wish.role, wish.count, total)
-    best, resolved = 0, True
+        return Failure(wish.role, wish.count, total, resolved=shape.is_counted_exactly)
+    best, resolved = 0, shape.is_counted_exactly
     for where, sums in _domains(scene.cluster, unit.topology, caps, wish.count):
         if sums is not None:
             best = max(best, sums)
