@@ -37,6 +37,11 @@ class Answer:
         return f"{self.status}: {self.body[:600].decode(errors='replace')}"
 
 
+_CUT_WHILE_IDLE = (http.client.RemoteDisconnected, ConnectionError, ssl.SSLEOFError)
+"""How a kept connection shows that the server closed it since the last request: nothing of the
+next one was served, so it may be sent once more."""
+
+
 class Rest:
     """Requests to one server as one user, over one kept connection."""
 
@@ -116,14 +121,17 @@ class Rest:
     def _exchange(
         self, method: str, target: str, data: bytes | None, headers: Mapping[str, str]
     ) -> Answer:
+        reused = self._kept is not None
         if self._kept is None:
             self._kept = self._connect(self._timeout)
         try:
             self._kept.request(method, target, body=data, headers=dict(headers))
             response = self._kept.getresponse()
             answer = Answer(response.status, response.headers, response.read())
-        except (http.client.HTTPException, OSError):
+        except (http.client.HTTPException, OSError) as problem:
             self.close()
+            if reused and isinstance(problem, _CUT_WHILE_IDLE):
+                return self._exchange(method, target, data, headers)
             raise
         if response.will_close:
             self.close()
