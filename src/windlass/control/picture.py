@@ -86,14 +86,15 @@ class Picture:
 
     def see_run(self, _: Change, before: Run | None, after: Run | None) -> None:
         if after is not None and (ours := self._ours.get(after.uid)) is not None:
-            if int(after.metadata.resource_version) < int(ours):
+            if _version(after) < int(ours):
                 return  # older than what we wrote: ours is on its way
             del self._ours[after.uid]
         self._changed_runs.add(_put(self._runs, before, after, lambda owner: owner.uid))
 
     def wrote(self, owner: Run) -> None:
-        """What the store answered to a write of ours."""
-        if owner.uid in self._runs:
+        """What the store answered to a write of ours; the watch may have been quicker."""
+        known = self._runs.get(owner.uid)
+        if known is not None and _version(known) < _version(owner):
             self._runs[owner.uid] = owner
             self._ours[owner.uid] = owner.metadata.resource_version
             self._changed_runs.add(owner.uid)
@@ -316,6 +317,10 @@ def _put(objects: dict[str, T], before: T | None, after: T | None, key: Callable
     assert before is not None, "a change has an object before or after it"  # noqa: S101
     objects.pop(key(before), None)
     return key(before)
+
+
+def _version(owner: Run) -> int:
+    return int(owner.metadata.resource_version)
 
 
 def _node_of(event: state.Event) -> str:

@@ -271,3 +271,21 @@ def test_runs_that_ended_well_tell_how_long_such_runs_take():
     world.decide()
     unit = snapshots.read_unit(build.a_run("next", user="ann"), "default")
     assert 300 < world.snapshot.history.expected(unit) < 3000
+
+
+def test_an_answer_that_comes_after_the_watch_showed_more_changes_nothing():
+    """Otherwise the next write would name an old version, be refused, and wait for a change that
+    has long been seen."""
+    seen = picture.Picture()
+    first = build.a_run("job")
+    first.metadata.resource_version = "5"
+    seen.see_run("ADDED", None, first)
+    newer, answer = copy.deepcopy(first), copy.deepcopy(first)
+    answer.metadata.resource_version, newer.metadata.resource_version = "6", "7"
+    seen.see_run("MODIFIED", first, newer)
+    seen.wrote(answer)
+    assert seen.run(first.uid).metadata.resource_version == "7"
+    latest = copy.deepcopy(newer)
+    latest.metadata.resource_version = "8"
+    seen.see_run("MODIFIED", newer, latest)
+    assert seen.run(first.uid).metadata.resource_version == "8"
