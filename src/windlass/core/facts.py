@@ -85,8 +85,6 @@ class Node:
     path: tuple[str, ...] = ()
     """Where it stands, widest first: ("zone-a", "block-2", "rack-7"); levels are named by the
     snapshot."""
-    price: int = 0
-    """Micro-units of money per second for the whole node."""
     ready_in: float = 0.0
     """Seconds until it could be there; 0: it exists."""
     attach_limits: Amounts = dataclasses.field(default_factory=dict)
@@ -239,8 +237,6 @@ class Unit:
     kin: str = ""
     """Who submits alike: user, team, script. Predictions are learned per kin and shape."""
     not_before: float = 0.0
-    scores: tuple[tuple[str, int], ...] = ()
-    """Soft preference for nodes by name, higher is better (where its data is)."""
     held: tuple[Reason, str] | None = None
     """Why it may not start whatever is free: a budget, an unsupported wish."""
 
@@ -321,7 +317,7 @@ class Queue:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything at one moment. `core.snapshot.build` turns it into arrays and indexes."""
+    """Everything at one moment. `core.state.build` turns it into arrays and indexes."""
 
     nodes: tuple[Node, ...] = ()
     queues: tuple[Queue, ...] = ()
@@ -408,8 +404,8 @@ class Decision:
 class Policy:
     """Choices of the platform team."""
 
-    operations: int = 2_000_000
-    """Bound on the work of one decision, in node-visits."""
+    operations: int = 200_000_000
+    """Bound on the work of one decision, in node-visits: a few seconds of one core."""
     reclaim: bool = True
     preempt: bool = True
     grow: bool = True
@@ -417,5 +413,3 @@ class Policy:
     """Whether units that do not say how long they run may use reserved places until then."""
     reservations: int = 8
     """Blocked heads that are promised a start in one decision at most, over all queues."""
-    placements: int = 0
-    """Units placed in one decision at most; 0: no bound."""

@@ -25,7 +25,8 @@ class Member(Struct):
     node: str
     """The node's name."""
     devices: list[str] | None = None
-    """Granted devices: `gpu/0`, or a share in thousandths: `gpu/0:250`."""
+    """Granted devices: `gpu/0`, a share in thousandths: `gpu/0:250`, or, where a vendor's
+    plug-in names them, `nvidia.com/gpu/0`."""
 
 
 class Assignment(Struct):
