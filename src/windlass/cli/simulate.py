@@ -66,11 +66,16 @@ def _file(name: str, text: str) -> Callable[[Any], Any]:
 @click.option("--rack", default=0, help="Nodes to a rack. [default: no racks]")
 @click.option("--jobs", type=click.IntRange(1), help="Only the first so many jobs.")
 @click.option(
-    "--order", multiple=True, callback=_choices(*_ORDERS), help=f"Of every queue: {_ORDERS}."
+    "--order",
+    multiple=True,
+    callback=_choices(*_ORDERS),
+    help=f"Of every queue: {', '.join(_ORDERS)}.",
 )
-@click.option("--backfill", multiple=True, callback=_choices(*_BACKFILLS), help=f"{_BACKFILLS}.")
+@click.option(
+    "--backfill", multiple=True, callback=_choices(*_BACKFILLS), help=f"{', '.join(_BACKFILLS)}."
+)
 @click.option("--preemption", multiple=True, callback=_choices("on", "off"), help="on, off.")
-@click.option("--pack", multiple=True, callback=_choices(*_PACKS), help=f"{_PACKS}.")
+@click.option("--pack", multiple=True, callback=_choices(*_PACKS), help=f"{', '.join(_PACKS)}.")
 @click.option(
     "--runtimes",
     default="as-given",
