@@ -33,10 +33,16 @@ async def store(engine: str, request: pytest.FixtureRequest) -> AsyncIterator[St
 
 @pytest.fixture
 async def node(store: Store, ns: str) -> str:
-    """A node that is ready, with a label of its own so that only this test's runs go there."""
+    """A node that is ready, and by label and taint only for this test's runs: what other tests
+    left in line must not take its room."""
     name = f"node-{ns}"
-    labels = {"case": ns}
-    await store.create(kubernetes.Node(metadata=meta.ObjectMeta(name=name, labels=labels)))
+    taint = kubernetes.Taint(key="case", value=ns, effect="NoSchedule")
+    await store.create(
+        kubernetes.Node(
+            metadata=meta.ObjectMeta(name=name, labels={"case": ns}),
+            spec=kubernetes.NodeSpec(taints=[taint]),
+        )
+    )
     amounts = {"cpu": "2", "memory": "4Gi", "pods": "10"}
     ready = {"type": "Ready", "status": "True", "reason": "Test", "message": "",
              "lastHeartbeatTime": times.seconds(times.now()),
