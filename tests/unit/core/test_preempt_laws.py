@@ -3,6 +3,7 @@
 import dataclasses
 import os
 
+import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
@@ -16,7 +17,10 @@ from windlass.core.facts import (
     Topology,
 )
 
-EXAMPLES = 2500 if os.environ.get("WINDLASS_SOAK") else 100
+SOAK = os.environ.get("WINDLASS_SOAK") == "1"
+EXAMPLES = 2500 if SOAK else 100
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600 if SOAK else 300)]
 
 
 def test_kueue_3779_two_borrowers_above_their_share_do_not_evict_each_other_for_ever():
