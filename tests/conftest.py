@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import os
 
+from hypothesis import settings
+
 # No test may read or change the machine's own Kubernetes or Windlass configuration.
 for _variable in ("KUBECONFIG", "WINDLASS_STATE"):
     os.environ.pop(_variable, None)
+
+# The normal run tries the same cases every time: whoever changes something sees what the change
+# did. New cases, and the blob that repeats a failure, are for `make soak`.
+settings.register_profile("same-cases", derandomize=True, database=None)
+settings.register_profile("new-cases", print_blob=True)
+settings.load_profile("new-cases" if os.environ.get("WINDLASS_SOAK") == "1" else "same-cases")
