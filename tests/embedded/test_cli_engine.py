@@ -209,15 +209,33 @@ def test_status_tells_people_and_programs(engine: Engine) -> None:
 def test_kubectl_uses_the_kubeconfig_that_up_wrote(
     engine: Engine, kubernetes_binaries: Path
 ) -> None:
-    kubectl = [str(kubernetes_binaries / "kubectl"), "--kubeconfig", str(engine.folder.kubeconfig)]
+    queues = kubectl(engine, kubernetes_binaries, "get", "queues", "-o", "name")
+    assert "queue.windlass.dev/default" in queues
+
+
+def test_kubectl_shows_the_logs_of_a_job_and_follows_them_to_the_end(
+    engine: Engine, kubernetes_binaries: Path
+) -> None:
+    engine("submit", "--name", "spoken", "--", "sh", "-c", "echo one; sleep 1; echo two")
+    pods = engine("get", "pods", "-l", "windlass.dev/run=spoken", "-q")
+    while not pods.out:
+        pods = engine("get", "pods", "-l", "windlass.dev/run=spoken", "-q")
+    pod = pods.out.split()[0]
+    phase = ("get", pod, "-o", "jsonpath={.status.phase}")
+    while kubectl(engine, kubernetes_binaries, *phase) in ("", "Pending"):
+        continue
+    assert kubectl(engine, kubernetes_binaries, "logs", "-f", pod) == "one\ntwo\n"
+    assert kubectl(engine, kubernetes_binaries, "logs", "--tail=1", pod) == "two\n"
+
+
+def kubectl(engine: Engine, binaries: Path, *words: str) -> str:
+    """What a stock kubectl prints, with nothing but what `up` wrote for it."""
+    command = [str(binaries / "kubectl"), "--kubeconfig", str(engine.folder.kubeconfig)]
     done = subprocess.run(
-        [*kubectl, "--context", "windlass", "get", "queues", "-o", "name"],
-        capture_output=True,
-        text=True,
-        check=False,
+        [*command, "--context", "windlass", *words], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "queue.windlass.dev/default" in done.stdout
+    return done.stdout
 
 
 @pytest.mark.parametrize("part", ["server", "agent"])
