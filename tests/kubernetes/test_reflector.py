@@ -180,6 +180,8 @@ async def test_a_cut_connection_loses_nothing_and_repeats_nothing(scene: Scene) 
     await scene.write("a")
     async with scene.reflector() as reflector:
         await reflector.synced()
+        await scene.write("seen")
+        await scene.caught_up(reflector)  # so the watch is open: a cut before would go unnoticed
         for i in range(20):
             await scene.write(f"o{i}")
             scene.road.cut()
