@@ -69,13 +69,6 @@ class Selector:
             (_field_text(value, path) == wanted) is equal for path, equal, wanted in self._fields
         )
 
-    def required_name(self) -> str | None:
-        """The one name that `metadata.name=x` allows, if it is asked for."""
-        for path, equal, wanted in self._fields:
-            if path == ("metadata", "name") and equal:
-                return wanted
-        return None
-
 
 class _Meta(msgspec.Struct, gc=False):
     labels: dict[str, str] | None = None

@@ -370,10 +370,6 @@ class Engine:
         found = self._reader.execute(_GET, (key.resource, key.namespace, key.name)).fetchone()
         return found[0] if found else None
 
-    def exists(self, key: Key) -> bool:
-        where = (key.resource, key.namespace, key.name)
-        return bool(self._reader.execute(_EXISTS, where).fetchone())
-
     async def page(
         self, resource: str, namespace: str, after: tuple[str, str], limit: int, at: int
     ) -> Page:
