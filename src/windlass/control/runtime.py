@@ -98,9 +98,6 @@ class Controller:
         self._queue.add(key)
         self._show_depth()
 
-    def enqueue_after(self, key: Key, delay: float) -> None:
-        self._queue.add_after(key, delay)
-
     async def run(self) -> None:
         """Works until cancelled; the reconciles that have begun get `GRACE` seconds to finish."""
         workers = [

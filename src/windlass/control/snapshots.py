@@ -14,7 +14,7 @@ import dataclasses
 import fractions
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from windlass.control import members, runmachine
+from windlass.control import members, podrender, runmachine
 from windlass.core import facts
 from windlass.kinds import duration, kubernetes, quantity, queue, run, times
 from windlass.kinds.reasons import Reason
@@ -202,6 +202,8 @@ def read_pod(pod: kubernetes.Pod, owner: run.Run | None, queue_name: str) -> fac
             roles=(facts.Role("pod", 1, 1, needs, requests),),
             namespace=pod.namespace,
             preemptible=owner is not None and owner.spec.preemptible,
+            # How long it stays says nothing about Runs: it is somebody else's, or on its way out.
+            kin=None,
         ),
         seats=(facts.Seat("pod", 0, pod.spec.node_name, grants),),
         started=times.parse(created).timestamp() if created else 0.0,
@@ -309,7 +311,7 @@ def _role(role: run.Role, placement: run.Placement) -> facts.Role:
         most=role.replicas,
         needs=members.needs(role),
         devices=requests,
-        # `socket` never gets here: members.unsupported holds such a Run.
+        # `socket` never gets here: podrender.unsupported holds such a Run.
         bundle="" if within == "socket" else within,
         constraint=_constraint(placement.nodes or run.NodeChoice()),
     )
@@ -341,7 +343,7 @@ def _constraint(nodes: run.NodeChoice) -> facts.Constraint:
 def _held(spec: run.RunSpec, levels: Levels) -> tuple[Reason, str] | None:
     if spec.suspend:
         return Reason.SUSPENDED, "held by spec.suspend"
-    problem = members.unsupported(spec)
+    problem = podrender.unsupported(spec)
     topology = spec.placement.topology
     if not problem and topology and topology.mode == "required":
         known = (*levels, "node")

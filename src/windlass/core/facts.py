@@ -234,8 +234,9 @@ class Unit:
     """Seconds it says it runs; None: unknown, or it has no end."""
     attained: float = 0.0
     """Seconds it ran in earlier attempts."""
-    kin: str = ""
-    """Who submits alike: user, team, script. Predictions are learned per kin and shape."""
+    kin: str | None = ""
+    """Who submits alike: user, team, script. Predictions are learned per kin and shape; from what
+    has none (a pod that somebody else placed) nothing is learned about others."""
     not_before: float = 0.0
     held: tuple[Reason, str] | None = None
     """Why it may not start whatever is free: a budget, an unsupported wish."""

@@ -95,6 +95,8 @@ class History:
 
         The first call gives it its place in the order of submission of its kin.
         """
+        if unit.kin is None:
+            return
         self._outlook = None
         entry = self._evidence.arrive(unit.key, unit.kin, size(unit))
         if started is None:
@@ -113,6 +115,8 @@ class History:
 
     def observe(self, unit: Unit, ran: float) -> None:
         """A unit ended by itself after so many seconds."""
+        if unit.kin is None:
+            return
         self._outlook = None
         self._running.pop(unit.key, None)
         entry = self._evidence.arrive(unit.key, unit.kin, size(unit))
@@ -199,7 +203,7 @@ class Outlook:
         who, devices = self._who(unit)
         tally = self._evidence.tallies.get(devices)
         alike = 0 if tally is None else int(tally.died.sum())
-        if alike < ENOUGH_ALIKE and self._evidence.ended_of(unit.kin, devices) < ENOUGH_KIN:
+        if alike < ENOUGH_ALIKE and self._evidence.ended_of(unit.kin or "", devices) < ENOUGH_KIN:
             return None
         return hazard.quantile(self._hazards(who, devices), attained, share)
 
@@ -214,7 +218,7 @@ class Outlook:
         entry = self._evidence.alive.get(unit.key)
         if entry is None:
             devices = size(unit)
-            return (unit.kin, devices), devices
+            return (unit.kin or "", devices), devices
         return (unit.key if entry.row >= 0 else entry.size), entry.size
 
     def _hazards(self, who: _Who, devices: int) -> Floats:

@@ -11,7 +11,7 @@ proportion.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from windlass.core.facts import Amounts, Queue
 
@@ -287,10 +287,3 @@ def _broken(queues: Mapping[str, Queue]) -> dict[str, str]:
         elif at:
             found[name] = f"queue {seen[-1]} names the parent {at}, which does not exist"
     return found
-
-
-def sum_of(parts: Sequence[Mapping[str, int]]) -> Sums:
-    sums: Sums = {}
-    for part in parts:
-        _add(sums, part, 1)
-    return sums

@@ -44,7 +44,3 @@ def of_milliseconds(amount: int) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts) or "0s"
-
-
-def of_seconds(amount: int) -> str:
-    return of_milliseconds(amount * 1000)

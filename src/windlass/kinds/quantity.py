@@ -63,20 +63,6 @@ def is_valid(value: object, *, signed: bool = False) -> bool:
     return True
 
 
-def canonical(value: str | float) -> str:
-    """The same amount as Kubernetes writes it: no fractions, the largest suffix that is exact,
-    in the family (binary, decimal, exponent) that it came in."""
-    amount = nano(value, signed=True)
-    text = str(value)
-    suffix = text.lstrip("+-0123456789.")
-    if suffix in _BINARY and suffix and abs(amount) >= 1024 * NANO:
-        return of_bytes(-(-amount // NANO))
-    digits, exponent = _without_zeros(amount)
-    if suffix[:1] in ("e", "E") and suffix not in _DECIMAL and suffix not in _BINARY:
-        return f"{digits}e{exponent}" if exponent else str(digits)
-    return _decimal(digits, exponent)
-
-
 def of_milli(amount: int) -> str:
     """Thousandths as people and Kubernetes write them: 500 -> `500m`, 2000 -> `2`."""
     return str(amount // 1000) if amount % 1000 == 0 else f"{amount}m"
@@ -113,20 +99,3 @@ def _scaled(numerator: int, exponent: int) -> int:
         return 0
     power: int = 10 ** min(abs(exponent), 2 * _LONGEST)
     return numerator * power if exponent >= 0 else -(-numerator // power)
-
-
-def _without_zeros(amount: int) -> tuple[int, int]:
-    """(digits, exponent) of an amount in nano, with the exponent a multiple of 3, as large as
-    possible."""
-    exponent = -9
-    if amount == 0:
-        return 0, 0
-    while amount % 1000 == 0 and exponent < 18:
-        amount //= 1000
-        exponent += 3
-    return amount, exponent
-
-
-def _decimal(digits: int, exponent: int) -> str:
-    suffix = next(name for name, power in _DECIMAL.items() if power == exponent)
-    return f"{digits}{suffix}"

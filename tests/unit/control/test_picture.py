@@ -273,6 +273,27 @@ def test_runs_that_ended_well_tell_how_long_such_runs_take():
     assert 300 < world.snapshot.history.expected(unit) < 3000
 
 
+def test_pods_that_no_run_owns_teach_nothing_about_runs():
+    """A service that somebody else placed runs for months: Runs of its size do not."""
+    taught, plain = World(0), World(0)
+    for world in (taught, plain):
+        world.put(world.nodes, world.seen.see_node, "n1", build.node("n1"))
+        world.decide()
+        owner = build.in_phase(build.a_run("mine", user="ann"), "Queued")
+        world.put(world.runs, world.seen.see_run, owner.uid, owner)
+        world.decide()
+    for number in range(3):
+        pod = build.foreign_pod(f"web-{number}", cpu="100m")
+        taught.put(taught.pods, taught.seen.see_pod, pod.uid, pod)
+    taught.decide()
+    assert len(taught.snapshot.running) == 3
+    fresh = state.build(taught.snapshot.facts()).history.to_state()
+    assert fresh == plain.snapshot.history.to_state()
+    taught.drop({pod.uid: pod}, taught.seen.see_pod)
+    taught.decide()
+    assert taught.snapshot.history.to_state() == plain.snapshot.history.to_state()
+
+
 def test_an_answer_that_comes_after_the_watch_showed_more_changes_nothing():
     """Otherwise the next write would name an old version, be refused, and wait for a change that
     has long been seen."""

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windlass.core.facts import Queue
-from windlass.core.queues import SHARE_UNIT, Tree, sum_of
+from windlass.core.queues import SHARE_UNIT, Tree
 
 CAPACITY = {"gpu": 16_000, "cpu": 100_000}
 
@@ -169,10 +169,6 @@ def test_a_fork_changes_nothing_in_what_it_came_from():
     twin.add("a", gpus(2), firm=True)
     assert (found.used["a"], found.firm["a"], found.total) == (gpus(1), {}, gpus(1))
     assert twin.share("a") != found.share("a")
-
-
-def test_sums_add_up_by_resource():
-    assert sum_of([{"a": 1}, {"a": 2, "b": 1}]) == {"a": 3, "b": 1}
 
 
 names = st.sampled_from(["org", "x", "y", "x1", "x2", "z"])

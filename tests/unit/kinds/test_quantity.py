@@ -67,19 +67,6 @@ def test_below_zero_is_refused_unless_asked_for() -> None:
     assert not quantity.is_valid(None)
 
 
-@pytest.mark.parametrize(
-    ("text", "canonical"),
-    [
-        ("1.5Gi", "1536Mi"), ("1024Ki", "1Mi"), ("0.5", "500m"), ("1000m", "1"), ("2e3", "2e3"),
-        ("1500m", "1500m"), ("0.5Ki", "512"), ("1000k", "1M"), ("1100", "1100"), ("0", "0"),
-        ("1000000", "1M"), ("20e2", "2e3"), ("0Gi", "0"), (8, "8"), ("-1000m", "-1"),
-        ("1E", "1E"), ("1Ei", "1Ei"), ("0.1Gi", "107374183"),
-    ],
-)  # fmt: skip
-def test_canonical_form_is_that_of_kubernetes(text: str | int, canonical: str) -> None:
-    assert quantity.canonical(text) == canonical
-
-
 @given(TEXTS)
 def test_reading_equals_exact_arithmetic_rounded_up(parts: tuple[str, str]) -> None:
     number, suffix = parts
@@ -99,11 +86,3 @@ def test_order_is_preserved(one: tuple[str, str], other: tuple[str, str]) -> Non
 def test_integers_survive_writing_and_reading(amount: int) -> None:
     assert quantity.milli(quantity.of_milli(amount)) == min(amount, quantity.MAX * 1000)
     assert quantity.whole(quantity.of_bytes(amount)) == amount
-
-
-@given(TEXTS)
-def test_canonical_form_keeps_the_amount_and_is_never_smaller(parts: tuple[str, str]) -> None:
-    text = "".join(parts)
-    canonical = quantity.canonical(text)
-    assert quantity.nano(quantity.canonical(canonical)) == quantity.nano(canonical)
-    assert 0 <= quantity.nano(canonical) - quantity.nano(text) < quantity.NANO
