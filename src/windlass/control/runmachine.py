@@ -14,7 +14,7 @@ import dataclasses
 import datetime
 from collections.abc import Callable, Sequence
 
-from windlass.control import members
+from windlass.control import members, podrender
 from windlass.kinds import duration, kubernetes, run, times
 from windlass.kinds.reasons import Reason
 
@@ -162,7 +162,7 @@ def _starting(view: View) -> Plan:
         return Plan(move=early)
     roles = {role.name: role for role in view.owner.spec.roles}
     missing = [
-        members.pod_of(view.owner, roles[role], index, member)
+        podrender.pod_of(view.owner, roles[role], index, member)
         for (role, index), member in sorted(wanted.items())
         if (role, index) not in present
     ]

@@ -58,7 +58,7 @@ NAMED_SCHEDULES: Final = {
     "@annually": "0 0 1 1 *",
 }
 MUTABLE: Final = {
-    run.RunSpec: {"priority", "queue", "suspend", "roles", "duration", "ttlAfterFinished"},
+    run.RunSpec: {"priority", "queue", "suspend", "stop", "roles", "duration", "ttlAfterFinished"},
     run.Role: {"replicas", "minReplicas"},
 }
 """What may change on a living Run; of `roles` only what is listed for Role."""

@@ -266,6 +266,9 @@ class Retries(Struct):
         default_factory=lambda: ["NodeLost", "Preempted"]
     )
     """What is worth another attempt. `Failed`: the user's code ended with an error."""
+    lost_after: fields.Duration = "5m"
+    """After a node was lost nobody can tell whether its members still run. Another attempt starts
+    when they are known to be gone, or after this long; then it may have run twice, and says so."""
 
 
 class Checkpoint(Struct):
@@ -311,8 +314,8 @@ class Overrides(Struct):
 
 
 class RunSpec(Struct, kw_only=True):
-    """What to run. priority, queue, suspend, replicas, minReplicas, duration and ttlAfterFinished
-    may change while it lives; the rest is fixed."""
+    """What to run. priority, queue, suspend, stop, replicas, minReplicas, duration and
+    ttlAfterFinished may change while it lives; the rest is fixed."""
 
     queue: fields.ObjectName | None = None
     """Whose share it uses. Default: the queue that owns the namespace, else `default`."""
@@ -325,6 +328,8 @@ class RunSpec(Struct, kw_only=True):
     guarantee."""
     suspend: bool = False
     """Hold: not started, or stopped by the checkpoint contract, until it is false again."""
+    stop: bool = False
+    """End it, by the checkpoint contract. It stays as a record and cannot be taken back."""
     framework: Framework = "process"
     """How the members find each other."""
     completion: Completion | None = None

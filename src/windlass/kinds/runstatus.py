@@ -17,6 +17,7 @@ from windlass.kinds.meta import Struct
 Phase = Literal["Queued", "Starting", "Running", "Stopping", "Succeeded", "Failed", "Stopped"]
 FINISHED: Final = frozenset({"Succeeded", "Failed", "Stopped"})
 HISTORY_LENGTH: Final = 50
+AVOIDED: Final = 16
 
 
 class Member(Struct):
@@ -115,6 +116,10 @@ class RunStatus(Struct):
     """Room that it will get when others have given it back."""
     eviction: Eviction | None = None
     """Room that it must give back."""
+    restarts: int = 0
+    """Single members or roles that were started again within this attempt."""
+    avoid: Annotated[list[str], Meta(max_length=AVOIDED)] | None = None
+    """Nodes on which this run failed through no fault of its own: tried last."""
     progress: Progress | None = None
     """What the user's code reported, at most every 10 s."""
     history: Annotated[list[Transition], Meta(max_length=HISTORY_LENGTH)] | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from windlass.control import members
+from windlass.control import podrender
 from windlass.kinds import kubernetes, meta, queue, run
 
 NAMESPACE = "team"
@@ -56,7 +56,7 @@ def pod(
 ) -> kubernetes.Pod:
     """A pod of the Run's first role in its current attempt."""
     member = run.Member(node="n1", devices=devices)
-    made = members.pod_of(owner, owner.spec.roles[0], index, member)
+    made = podrender.pod_of(owner, owner.spec.roles[0], index, member)
     made.metadata.uid = f"{owner.name}-{owner.status.attempt}-{index}"
     made.status.phase = phase
     if exit_code is not None:

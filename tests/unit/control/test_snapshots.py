@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.control import build
-from windlass.control import members, picture, snapshots
+from windlass.control import members, picture, podrender, snapshots
 from windlass.core import facts
 from windlass.kinds import kubernetes, run
 from windlass.kinds.reasons import Reason
@@ -254,13 +254,13 @@ def test_what_no_engine_can_do_yet_is_said_not_ignored(spec, says):
 def test_a_bundle_is_about_all_devices_of_a_role(devices, bundle, says):
     role = build.role(devices=[run.Device(kind=kind) for kind in devices])
     placement = run.Placement(bundle=run.Bundle(within="numa", devices=bundle))
-    assert members.unsupported(build.a_run("a", role, placement=placement).spec) == says
+    assert podrender.unsupported(build.a_run("a", role, placement=placement).spec) == says
 
 
 def test_a_share_that_is_not_one_over_a_number_is_refused():
     role = build.role(devices=[run.Device(kind="gpu", share="3/8")])
     says = "spec.roles[].devices[].share 3/8: write it as 1 over a number"
-    assert members.unsupported(build.a_run("a", role).spec) == says
+    assert podrender.unsupported(build.a_run("a", role).spec) == says
 
 
 # --- who holds what
