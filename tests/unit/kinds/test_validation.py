@@ -98,7 +98,7 @@ def test_defaults_are_written_into_the_object() -> None:
         "user": "admin", "priority": 50, "preemptible": True, "framework": "process",
         "restart": "run",
         "placement": {"gang": True, "pack": "binpack"},
-        "retries": {"limit": 3, "causes": ["NodeLost", "Preempted"]},
+        "retries": {"limit": 3, "causes": ["NodeLost", "Preempted"], "lostAfter": "5m"},
         "checkpoint": {"signal": "SIGTERM", "grace": "30s"},
     }  # fmt: skip
     assert "status" not in filled

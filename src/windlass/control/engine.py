@@ -1,0 +1,102 @@
+"""What the engine can do, as data: the ConfigMap `engine` in `windlass-system`, as one value.
+
+The embedded server writes it at start, an installation on Kubernetes has it in its manifests.
+Whoever renders pods is handed the value; nobody asks for an engine's name. Pure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal, cast, get_args
+
+from windlass.kinds import kubernetes
+
+NAMESPACE, NAME = "windlass-system", "engine"
+Addresses = Literal["node", "pod"]
+Isolation = Literal["process", "user", "container"]
+
+
+class EngineError(ValueError):
+    """The ConfigMap says something that cannot be; the message names the key and the remedy."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Engine:
+    """The keys of the ConfigMap. The defaults are those of Kubernetes."""
+
+    images: bool = True
+    """Pods run images; else on the node's own files, and an image is refused."""
+    addresses: Addresses = "pod"
+    """`node`: members of one node share its address and its ports; `pod`: each has its own."""
+    ports: tuple[int, int] = (20000, 29999)
+    """With `addresses: node`, where ports of runs are taken from: first and last."""
+    server: str = ""
+    """How a pod reaches the server; "" when it cannot."""
+    isolation: Isolation = "container"
+    """How far teams' pods are kept apart: `process`, not at all; `user`, by user id."""
+    claims: bool = True
+    """Persistent volume claims can be mounted."""
+    heartbeats: bool = False
+    """Nobody else looks after the leases of nodes, so a silent node is marked by us."""
+
+    @staticmethod
+    def read(found: kubernetes.ConfigMap | None) -> Engine:
+        """Keys that are absent have their defaults; keys that are not known here are left alone."""
+        data = (found.data if found else None) or {}
+        usual = Engine()
+        return Engine(
+            images=_flag(data, "images", usual.images),
+            addresses=cast("Addresses", _choice(data, "addresses", Addresses, usual.addresses)),
+            ports=_ports(data, usual.ports),
+            server=data.get("server", usual.server).strip().rstrip("/"),
+            isolation=cast("Isolation", _choice(data, "isolation", Isolation, usual.isolation)),
+            claims=_flag(data, "claims", usual.claims),
+            heartbeats=_flag(data, "heartbeats", usual.heartbeats),
+        )
+
+    def data(self) -> dict[str, str]:
+        """The ConfigMap's data: what `read` reads back as the same value."""
+        return {
+            "images": _word(self.images),
+            "addresses": self.addresses,
+            "ports": f"{self.ports[0]}-{self.ports[1]}",
+            "server": self.server,
+            "isolation": self.isolation,
+            "claims": _word(self.claims),
+            "heartbeats": _word(self.heartbeats),
+        }
+
+
+def _word(flag: bool) -> str:
+    return "true" if flag else "false"
+
+
+def _flag(data: dict[str, str], key: str, usual: bool) -> bool:
+    text = data.get(key, _word(usual)).strip()
+    if text not in ("true", "false"):
+        raise _wrong(key, text, "true or false")
+    return text == "true"
+
+
+def _choice(data: dict[str, str], key: str, choices: object, usual: str) -> str:
+    text = data.get(key, usual).strip()
+    if text not in get_args(choices):
+        raise _wrong(key, text, f"one of {', '.join(get_args(choices))}")
+    return text
+
+
+def _ports(data: dict[str, str], usual: tuple[int, int]) -> tuple[int, int]:
+    text = data.get("ports", "").strip()
+    if not text:
+        return usual
+    low, _, high = text.partition("-")
+    if not (low.isdecimal() and high.isdecimal() and 1024 <= int(low) <= int(high) <= 65535):
+        raise _wrong("ports", text, "two numbers from 1024 to 65535 such as 20000-29999")
+    return int(low), int(high)
+
+
+def _wrong(key: str, text: str, want: str) -> EngineError:
+    return EngineError(
+        f"ConfigMap {NAME} in {NAMESPACE}: {key} is {text!r}; it must be {want}. Correct it with "
+        f"kubectl edit configmap {NAME} -n {NAMESPACE}"
+    )
