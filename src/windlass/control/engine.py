@@ -38,6 +38,13 @@ class Engine:
     """Persistent volume claims can be mounted."""
     heartbeats: bool = False
     """Nobody else looks after the leases of nodes, so a silent node is marked by us."""
+    authority: str = ""
+    """The authority (PEM) that signed the certificate of `server`; "": a public one."""
+    python: str = "python3"
+    """The Python inside pods that has this package: what `prepare` and the companion run with."""
+    environments: str = ""
+    """Folder on the nodes in which each namespace keeps its built environments; "": none is kept,
+    and each pod builds its own."""
 
     @staticmethod
     def read(found: kubernetes.ConfigMap | None) -> Engine:
@@ -52,6 +59,9 @@ class Engine:
             isolation=cast("Isolation", _choice(data, "isolation", Isolation, usual.isolation)),
             claims=_flag(data, "claims", usual.claims),
             heartbeats=_flag(data, "heartbeats", usual.heartbeats),
+            authority=data.get("authority", usual.authority),
+            python=data.get("python", usual.python),
+            environments=data.get("environments", usual.environments),
         )
 
     def data(self) -> dict[str, str]:
@@ -64,6 +74,9 @@ class Engine:
             "isolation": self.isolation,
             "claims": _word(self.claims),
             "heartbeats": _word(self.heartbeats),
+            "authority": self.authority,
+            "python": self.python,
+            "environments": self.environments,
         }
 
 
