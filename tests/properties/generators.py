@@ -22,6 +22,7 @@ from windlass.core.facts import (
     Facts,
     Node,
     Policy,
+    Preference,
     Profile,
     Queue,
     Requirement,
@@ -47,6 +48,14 @@ TREES = (("a",), ("a", "b"), ("a", "b", "a1"), ("a", "a1", "a2"), ("a", "b", "a1
 _PARENTS = {"a": "", "b": "", "a1": "a", "a2": "a", "a1x": "a1"}
 _LABELS = (("app", "x"),), (("app", "y"),)
 _MATCHES = ((Requirement("app", "In", ("x",)),), (Requirement("app", "Exists"),))
+_PREFERENCES = (
+    (Preference((Requirement("disk", "In", ("ssd",)),), 5),),
+    (Preference((Requirement("zone", "In", ("z1",)),), -2), Preference((), 1)),
+    (
+        Preference((Requirement("metadata.name", "In", ("n0", "n1")),), 1),
+        Preference((Requirement("disk", "In", ("hdd",)),), 1),
+    ),
+)
 _TOPOLOGIES = (
     Topology("rack", required=True),
     Topology("zone", required=True),
@@ -127,6 +136,8 @@ def node(name: str, throw: Dice, taste: Taste) -> Node:
         path=path[: throw.choice((2, 2, 2, 2, 1, 0))],
         ready_in=60.0 if taste.odd and throw.one_in(8) else 0.0,
         attach_limits={"disk": throw.randint(0, 3)} if throw.one_in(2) else {},
+        price=throw.choice((0, 100, 300)),
+        capabilities=frozenset(throw.choice(((), ("shares",), ("shares", "fast")))),
     )
 
 
@@ -197,6 +208,7 @@ def constraint(throw: Dice) -> Constraint:
         affinity=((Requirement("zone", "In", ("z1",)),),) if throw.one_in(8) else (),
         tolerations=(Toleration("team", "Exists"),) if throw.one_in(2) else (),
         avoid=frozenset(("node-1",)) if throw.one_in(12) else frozenset(),
+        capabilities=frozenset(("fast",)) if throw.one_in(12) else frozenset(),
     )
 
 
@@ -223,6 +235,7 @@ def role(name: str, throw: Dice, taste: Taste) -> Role:
         labels=throw.choice(((), *_LABELS)) if taste.terms else (),
         affinities=affinities,
         spreads=spreads,
+        prefers=throw.choice(_PREFERENCES) if throw.one_in(4) else (),
     )
 
 

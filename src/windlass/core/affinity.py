@@ -94,12 +94,14 @@ class Crowd:
 def place(scene: Scene, unit: Unit, wishes: Sequence[Wish]) -> tuple[Seat, ...] | Failure:
     """One member at a time; tries the domains of the unit's topology one after another."""
     from windlass.core import place as placing
+    from windlass.core import taste
 
     first = wishes[0]
     caps = scene.caps(scene.shape(first.role))
+    liked = taste.of(scene.cluster, first.role)
     failure = placing.Failure(first.role, first.count, 0, resolved=False)
     tries = 0
-    for where in placing.candidate_domains(scene.cluster, unit.topology, caps, 1):
+    for where in placing.candidate_domains(scene.cluster, unit.topology, caps, 1, liked):
         if (tries := tries + 1) > placing.DOMAIN_TRIES or scene.work.exhausted:
             break
         mark, crowd = scene.cluster.mark(), scene.crowd.fork()
@@ -130,7 +132,8 @@ def _place_in(
             if not len(nodes):
                 return placing.Failure(wish.role, wish.count, number, resolved=False)
             room = -caps[nodes] if unit.pack == "spread" else caps[nodes]
-            node = int(nodes[np.lexsort((nodes, room, -score[nodes]))[0]])
+            price = cluster.price[nodes]
+            node = int(nodes[np.lexsort((nodes, price, room, -score[nodes]))[0]])
             grants = cluster.take(shape, node, 1)
             if grants is None:
                 return placing.Failure(wish.role, wish.count, number, resolved=False)
@@ -144,6 +147,8 @@ def _judge(cluster: Cluster, crowd: Crowd, unit: Unit, role: Role) -> tuple[Mask
     """Nodes where the terms allow one more member, and how much each is preferred."""
     allowed = np.ones(len(cluster), np.bool_)
     score = np.zeros(len(cluster), np.int64)
+    if role.prefers:
+        score += cluster.points(role.prefers)
     for term in role.affinities:
         domains = _domains(cluster, term.key)
         scoped = _scoped(term, unit)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windlass.core import constraints, devices
-from windlass.core.facts import Constraint, DeviceRequest, Grant, Node, Role, Seat
+from windlass.core.facts import Constraint, DeviceRequest, Grant, Node, Preference, Role, Seat
 from windlass.core.shapes import Shape, Shapes
 
 Ints = npt.NDArray[np.int64]
@@ -42,6 +42,8 @@ class Cluster:
         self.open: Mask = np.zeros(size, np.bool_)
         for i, node in enumerate(self.nodes):
             self._fill_node(i, node)
+        self.price: Ints = np.fromiter((node.price for node in self.nodes), np.int64, size)
+        self.priced = bool(self.price.any())
         self.free: Ints = self.capacity.copy()
         self.bank = devices.Bank(self.nodes)
         self.ports: dict[int, set[int]] = {}
@@ -50,6 +52,7 @@ class Cluster:
         self.charges: dict[DeviceRequest, int] = {}
         """What a request counts for in quotas; kept by `amounts`."""
         self._masks: dict[Constraint, Mask] = {}
+        self._points: dict[tuple[Preference, ...], Ints] = {}
         self._caps: dict[int, Ints] = {}
         self._synced: dict[int, int] = {}
         self._touched: list[int] = []
@@ -87,6 +90,10 @@ class Cluster:
         self.free[:, i] = self.capacity[:, i] - held
         for constraint, mask in self._masks.items():
             mask[i] = constraints.accepts(constraint, node)
+        for preferences, points in self._points.items():
+            points[i] = constraints.points(preferences, node)
+        self.price[i] = node.price
+        self.priced = bool(self.price.any())
         self._touched.append(i)
 
     def _fill_node(self, i: int, node: Node) -> None:
@@ -110,6 +117,16 @@ class Cluster:
                 (constraints.accepts(constraint, node) for node in self.nodes), np.bool_, len(self)
             )
             self._masks[constraint] = found
+        return found
+
+    def points(self, preferences: tuple[Preference, ...]) -> Ints:
+        """How much each node is preferred. Read only."""
+        found = self._points.get(preferences)
+        if found is None:
+            found = np.fromiter(
+                (constraints.points(preferences, node) for node in self.nodes), np.int64, len(self)
+            )
+            self._points[preferences] = found
         return found
 
     @property

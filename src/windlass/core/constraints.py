@@ -1,10 +1,11 @@
-"""Whether a node is acceptable at all: selector, affinity, taints, volumes. Pure."""
+"""Whether a node is acceptable at all (selector, affinity, taints, volumes, capabilities), and how
+much it is preferred. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from windlass.core.facts import Constraint, Node, Requirement
+from windlass.core.facts import Constraint, Node, Preference, Requirement
 
 NAME_FIELD = "metadata.name"
 
@@ -12,6 +13,8 @@ NAME_FIELD = "metadata.name"
 def accepts(constraint: Constraint, node: Node) -> bool:
     """Says nothing about room: only about what the node is."""
     if node.name in constraint.avoid:
+        return False
+    if not constraint.capabilities <= node.capabilities:
         return False
     if constraint.names is not None and node.name not in constraint.names:
         return False
@@ -30,6 +33,12 @@ def accepts(constraint: Constraint, node: Node) -> bool:
         or any(toleration.accepts(taint) for toleration in constraint.tolerations)
         for taint in node.taints
     )
+
+
+def points(preferences: Iterable[Preference], node: Node) -> int:
+    """How much a member would rather be on this node than on one that matches nothing."""
+    facts = {**node.labels, NAME_FIELD: node.name}
+    return sum(p.points for p in preferences if all(holds(r, facts) for r in p.match))
 
 
 def holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:

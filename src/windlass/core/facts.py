@@ -89,6 +89,12 @@ class Node:
     """Seconds until it could be there; 0: it exists."""
     attach_limits: Amounts = dataclasses.field(default_factory=dict)
     """Volumes it can still attach, by driver."""
+    price: int = 0
+    """What one second of it costs, in billionths of the platform's currency; 0: not known. Between
+    places that are equally good the cheaper one is taken."""
+    capabilities: frozenset[str] = frozenset()
+    """What it can do besides running processes, by names that platform and users agree on:
+    `shares`, `partitions`, `isolation:hard`."""
 
 
 # --- what a member needs ------------------------------------------------------------------------
@@ -159,6 +165,21 @@ class Constraint:
     """Only these nodes."""
     avoid: frozenset[str] = frozenset()
     """Never these: nodes that failed it."""
+    capabilities: frozenset[str] = frozenset()
+    """Only nodes that offer all of these."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Preference:
+    """A soft score column: points for every member on a node whose labels match.
+
+    The node's name counts as the label `metadata.name`, so that "where its data is" can be said.
+    """
+
+    match: tuple[Requirement, ...]
+    """All of them."""
+    points: int = 1
+    """Below 0: rather not there."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -198,6 +219,8 @@ class Role:
     bundle: Literal["", "numa", "pcie"] = ""
     """All its devices in one such domain of the node, or not at all."""
     constraint: Constraint = Constraint()
+    prefers: tuple[Preference, ...] = ()
+    """Where its members would rather be: most points in all, before anything about packing."""
     ports: tuple[int, ...] = ()
     """Host ports."""
     attach: tuple[tuple[str, int], ...] = ()

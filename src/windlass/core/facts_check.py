@@ -12,6 +12,10 @@ from collections.abc import Iterable, Mapping
 
 from windlass.core.facts import Device, DeviceRequest, Facts, Node, Queue, Unit
 
+MOST_PRICE = 1 << 40
+"""A thousand a second: products of prices stay exact."""
+MOST_POINTS = 1 << 30
+
 
 class BadFacts(ValueError):
     """The message names the thing and what is wrong with it."""
@@ -36,6 +40,8 @@ def refuse_bad_node(node: Node) -> None:
     _refuse_amounts(what, node.attach_limits)
     if not math.isfinite(node.ready_in):
         raise BadFacts(f"{what}: ready_in is {node.ready_in!r}; it must be seconds")
+    if not _is_count(node.price) or node.price >= MOST_PRICE:
+        raise BadFacts(f"{what}: price is {node.price!r}; it must be billionths, 0 or more")
     _refuse_twice(f"{what}: device", (device.id for device in node.devices))
     for device in node.devices:
         _refuse_bad_device(what, device)
@@ -61,6 +67,9 @@ def refuse_bad_unit(unit: Unit) -> None:
         _refuse_amounts(what, dict(role.attach))
         for request in role.devices:
             _refuse_bad_request(what, request)
+        for liked in role.prefers:
+            if not _is_count(abs(liked.points)) or abs(liked.points) >= MOST_POINTS:
+                raise BadFacts(f"{what}: role {role.name} gives {liked.points!r} points to a node")
     for name, seconds in (("submitted", unit.submitted), ("not_before", unit.not_before)):
         if not math.isfinite(seconds):
             raise BadFacts(f"{what}: {name} is {seconds!r}; it must be a time")

@@ -18,10 +18,11 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import affinity
+from windlass.core import affinity, taste
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Pack, Role, Seat, Topology, Unit
 from windlass.core.shapes import Shape
+from windlass.core.taste import Taste
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -142,11 +143,12 @@ def _place_alike(scene: Scene, unit: Unit, wish: Wish) -> tuple[Seat, ...] | Fai
     if total < wish.count:
         return Failure(wish.role, wish.count, total, resolved=shape.is_counted_exactly)
     best, resolved = 0, shape.is_counted_exactly
-    for where, sums in _domains(scene.cluster, unit.topology, caps, wish.count):
+    liked = taste.of(scene.cluster, wish.role)
+    for where, sums in _domains(scene.cluster, unit.topology, caps, wish.count, liked):
         if sums is not None:
             best = max(best, sums)
             continue
-        counts = _spread_over(scene, unit.pack, shape, caps, where, wish.count)
+        counts = _spread_over(scene, unit.pack, shape, caps, where, wish.count, liked)
         seats = _sit(scene.cluster, shape, wish, counts)
         if seats is not None:
             return seats
@@ -155,12 +157,13 @@ def _place_alike(scene: Scene, unit: Unit, wish: Wish) -> tuple[Seat, ...] | Fai
 
 
 def _domains(
-    cluster: Cluster, topology: Topology | None, caps: Ints, count: int
+    cluster: Cluster, topology: Topology | None, caps: Ints, count: int, liked: Taste | None
 ) -> Iterator[tuple[Where, int | None]]:
     """Sets of nodes to try, best first: (nodes, None), or (None, room) for one too small.
 
     The tightest domain that fits, at the level asked for; when that is only preferred, the next
-    wider level, and at last everything. One member needs no neighbours: it goes anywhere.
+    wider level, and at last everything. One member needs no neighbours: it goes anywhere. A unit
+    that asked for no level is kept together only where that costs it no points.
     """
     levels = list(cluster.levels)
     if topology is None or topology.level not in levels:
@@ -169,7 +172,7 @@ def _domains(
             return
         start = len(levels) - 1 if topology is None and count > 1 else -1
         if topology is not None and topology.level == "node":
-            yield from _one_node(caps, count, required=topology.required)
+            yield from _one_node(caps, count, liked, required=topology.required)
             if topology.required:
                 return
             start = len(levels) - 1
@@ -179,7 +182,11 @@ def _domains(
     for level in range(start, -1, -1):
         sums = cluster.by_domain(level, caps)
         fitting = np.flatnonzero(sums >= count)
-        if len(fitting):
+        if len(fitting) and liked is not None:
+            order, points = liked.domains(cluster.domains[level], caps, sums, count)
+            if topology is not None or points[0] == liked.most(caps, count):
+                yield np.flatnonzero(cluster.domains[level] == order[0]), None
+        elif len(fitting):
             tightest = int(fitting[np.argmin(sums[fitting])])
             yield np.flatnonzero(cluster.domains[level] == tightest), None
         elif required:
@@ -190,20 +197,45 @@ def _domains(
         yield None, None
 
 
-def _one_node(caps: Ints, count: int, *, required: bool) -> Iterator[tuple[Where, int | None]]:
+def _one_node(
+    caps: Ints, count: int, liked: Taste | None, *, required: bool
+) -> Iterator[tuple[Where, int | None]]:
     fitting = np.flatnonzero(caps >= count)
-    if len(fitting):
+    if len(fitting) and liked is not None:
+        yield liked.nodes(fitting, caps[fitting])[:1], None
+    elif len(fitting):
         yield fitting[[int(np.argmin(caps[fitting]))]], None
     elif required:
         yield None, int(caps.max(initial=0))
 
 
 def _spread_over(
-    scene: Scene, pack: Pack, shape: Shape, caps: Ints, where: Where, count: int
+    scene: Scene,
+    pack: Pack,
+    shape: Shape,
+    caps: Ints,
+    where: Where,
+    count: int,
+    liked: Taste | None,
 ) -> list[tuple[int, int]]:
     """How many members go to which nodes; the caller made sure that there is room."""
     nodes = np.flatnonzero(caps) if where is None else where[caps[where] > 0]
-    room = caps[nodes]
+    if liked is None:
+        return _arrange(scene, pack, shape, nodes, caps[nodes], count)
+    counts: list[tuple[int, int]] = []
+    for some in liked.groups(nodes):
+        part = min(count, int(caps[some].sum()))
+        counts += _arrange(scene, pack, shape, some, caps[some], part)
+        count -= part
+        if not count:
+            break
+    return counts
+
+
+def _arrange(
+    scene: Scene, pack: Pack, shape: Shape, nodes: Ints, room: Ints, count: int
+) -> list[tuple[int, int]]:
+    """So many members over nodes that are liked alike; of equal ones the first are taken."""
     if pack == "spread":
         return _evenly(nodes, room, count)
     if pack == "fragmentation" and scene.scorer is not None and shape.requests:
@@ -223,8 +255,8 @@ def _tightly(
     counts: list[tuple[int, int]] = []
     holds = np.flatnonzero(room >= count)
     if not len(holds):
-        # Whole nodes first, the roomiest of them; ties by index.
-        order = np.lexsort((nodes, -room) if avoid is None else (nodes, -room, avoid))
+        # Whole nodes first, the roomiest of them; of equal ones the first.
+        order = np.lexsort((-room,) if avoid is None else (-room, avoid))
         filled = np.cumsum(room[order])
         whole = int(np.searchsorted(filled, count, side="right"))
         counts = [(int(nodes[i]), int(room[i])) for i in order[:whole]]
@@ -239,7 +271,7 @@ def _tightly(
 
 def _evenly(nodes: Ints, room: Ints, count: int) -> list[tuple[int, int]]:
     """One each to the emptiest nodes; in rounds when there are more members than nodes."""
-    order = np.lexsort((nodes, -room))
+    order = np.argsort(-room, kind="stable")
     nodes, room = nodes[order], room[order]
     taken = np.zeros(len(nodes), np.int64)
     while count > 0:
@@ -284,7 +316,8 @@ def _place_several(scene: Scene, unit: Unit, wishes: Sequence[Wish]) -> tuple[Se
     first = by_scarcity[0]
     caps = scene.caps(scene.shape(first.role))
     failure = Failure(first.role, first.count, 0, topology=True)
-    domains = candidate_domains(cluster, unit.topology, caps, first.count)
+    liked = taste.of(cluster, first.role)
+    domains = candidate_domains(cluster, unit.topology, caps, first.count, liked)
     for tries, where in enumerate(domains):
         if tries >= DOMAIN_TRIES or scene.work.exhausted:
             return dataclasses.replace(failure, resolved=False)
@@ -305,12 +338,14 @@ def _slack(scene: Scene, wish: Wish) -> tuple[float, str]:
 
 
 def candidate_domains(
-    cluster: Cluster, topology: Topology | None, caps: Ints, count: int
+    cluster: Cluster, topology: Topology | None, caps: Ints, count: int, liked: Taste | None
 ) -> Iterator[Where]:
-    """Domains with room for the scarcest shape, tightest first, level by level."""
+    """Domains with room for the scarcest shape, most liked and tightest first, level by level."""
     if topology is not None and topology.level == "node":
         fitting = np.flatnonzero(caps >= count)
-        for node in fitting[np.lexsort((fitting, caps[fitting]))]:
+        room = caps[fitting]
+        order = np.argsort(room, kind="stable")
+        for node in fitting[order] if liked is None else liked.nodes(fitting, room):
             yield fitting[fitting == node]
         nearest = cluster.levels[-1] if cluster.levels else "node"
         topology = topology if topology.required else Topology(nearest)
@@ -320,7 +355,10 @@ def candidate_domains(
         for level in range(start, stop, -1):
             sums = cluster.by_domain(level, caps)
             fitting = np.flatnonzero(sums >= count)
-            for domain in fitting[np.lexsort((fitting, sums[fitting]))]:
+            fitting = fitting[np.argsort(sums[fitting], kind="stable")]
+            if liked is not None:
+                fitting, _ = liked.domains(cluster.domains[level], caps, sums, count)
+            for domain in fitting:
                 yield np.flatnonzero(cluster.domains[level] == domain)
     if topology is None or not topology.required:
         yield None
@@ -336,7 +374,8 @@ def _all_in(
         caps = scene.caps(shape)
         room = int((caps if where is None else caps[where]).sum())
         if room >= wish.count:
-            counts = _spread_over(scene, unit.pack, shape, caps, where, wish.count)
+            liked = taste.of(scene.cluster, wish.role)
+            counts = _spread_over(scene, unit.pack, shape, caps, where, wish.count, liked)
             sat = _sit(scene.cluster, shape, wish, counts)
             if sat is not None:
                 seats += sat

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from windlass.core import amounts, place
-from windlass.core.facts import WHOLE, Role, Unit, Verdict
+from windlass.core.cluster import Cluster
+from windlass.core.facts import WHOLE, Constraint, Role, Unit, Verdict
 from windlass.core.place import Failure, Wish
 from windlass.core.queues import Shortage
 from windlass.kinds.reasons import Reason
@@ -160,6 +161,10 @@ def _too_little(cycle: Cycle, unit: Unit, wish: Wish, most: int) -> Verdict:
     cluster, role = cycle.scene.cluster, wish.role
     allowed = cluster.mask(role.constraint)
     if not allowed.any():
+        lacks = _not_offered(cluster, role.constraint)
+        if lacks:
+            message = f"needs nodes that offer {lacks}; none of those it may use does"
+            return Verdict(unit.key, Reason.UNSUPPORTED, message, lacks, wish.count)
         message = "no node has the labels and taints it asks for"
         return Verdict(unit.key, Reason.IMPOSSIBLE, message, "nodes", wish.count)
     if most:
@@ -180,6 +185,17 @@ def _too_little(cycle: Cycle, unit: Unit, wish: Wish, most: int) -> Verdict:
             return Verdict(unit.key, Reason.IMPOSSIBLE, message, request.kind, missing * WHOLE)
     message = f"needs {told_role(role)} on one node; no node has all of it, even if empty"
     return Verdict(unit.key, Reason.IMPOSSIBLE, message, "node", 1)
+
+
+def _not_offered(cluster: Cluster, constraint: Constraint) -> str:
+    """The capabilities that keep it from all nodes that it could use otherwise; "" if none do."""
+    asked = sorted(constraint.capabilities)
+    if not asked:
+        return ""
+    usable = cluster.mask(dataclasses.replace(constraint, capabilities=frozenset()))
+    offers = [cluster.nodes[i].capabilities for i in np.flatnonzero(usable)]
+    nowhere = [name for name in asked if not any(name in offered for offered in offers)]
+    return " and ".join(nowhere or asked) if offers else ""
 
 
 def _scarcest(cycle: Cycle, role: Role) -> tuple[str, int, int]:
