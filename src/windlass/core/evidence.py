@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -58,6 +59,8 @@ class Line:
     """In the order of their numbers."""
     ended: int = 0
     """Units that ended since those that nobody needs were last forgotten."""
+    deaths: Counter[int] | None = None
+    """Size -> entries that ended by themselves; None: to be counted again."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -138,7 +141,9 @@ class Evidence:
     def ended_of(self, kin: str, size: int) -> int:
         """How many units of this kin and size are remembered to have ended by themselves."""
         line = self._lines.get(kin, Line())
-        return sum(entry.died and entry.size == size for entry in line.entries)
+        if line.deaths is None:
+            line.deaths = Counter(entry.size for entry in line.entries if entry.died)
+        return line.deaths[size]
 
     # --- as plain values
 
@@ -199,6 +204,7 @@ class Evidence:
             self._free.append(entry.row)
             entry.row = -1
         line = self._lines[entry.kin]
+        line.deaths = None
         line.ended += 1
         if line.ended > max(2 * KEPT, line.next // 4):
             line.ended = 0
