@@ -11,6 +11,7 @@ Pure: one function per kind of object. `control.picture` calls them for what cha
 from __future__ import annotations
 
 import dataclasses
+import decimal
 import fractions
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -25,6 +26,9 @@ MOST_DEVICES = 1024
 Levels = Mapping[str, str]
 LEVELS: Levels = {"zone": "topology.kubernetes.io/zone", "rack": "windlass.dev/rack"}
 """Levels of the topology, widest first, and the label in which a node says where it is."""
+PRICE, CAPABILITIES = "windlass.dev/price-per-hour", "windlass.dev/capabilities"
+"""Annotations (or labels) of a node: `2.50`, and names joined by commas: `shares,partitions`."""
+_HOUR, _BILLIONTHS, _MOST_DIGITS = 3600, 10**9, 12
 
 
 # --- nodes and queues ---------------------------------------------------------------------------
@@ -41,6 +45,8 @@ def read_node(node: kubernetes.Node, levels: Levels = LEVELS) -> facts.Node:
         taints=tuple(facts.Taint(t.key, t.value, t.effect) for t in node.spec.taints or ()),
         ready=is_open(node),
         path=_path(labels, levels),
+        price=_price(_told(node, PRICE)),
+        capabilities=frozenset(name for name in _told(node, CAPABILITIES).split(",") if name),
     )
 
 
@@ -281,6 +287,23 @@ def _devices(amounts: Mapping[str, int], labels: Mapping[str, str]) -> tuple[fac
             for number in range(min(count, MOST_DEVICES))
         ]
     return tuple(found)
+
+
+def _told(node: kubernetes.Node, key: str) -> str:
+    """What an annotation, else a label says, without blanks."""
+    said = {**(node.metadata.labels or {}), **(node.metadata.annotations or {})}
+    return "".join(said.get(key, "").split())
+
+
+def _price(text: str) -> int:
+    """Billionths a second from a price per hour; 0, not known, where it is no such price."""
+    try:
+        price = decimal.Decimal(text)
+    except decimal.InvalidOperation:
+        return 0
+    if not price.is_finite() or price < 0 or price.adjusted() > _MOST_DIGITS:
+        return 0
+    return min(round(fractions.Fraction(price) * _BILLIONTHS / _HOUR), facts.MOST_PRICE)
 
 
 def _path(labels: Mapping[str, str], levels: Levels) -> tuple[str, ...]:

@@ -21,7 +21,8 @@ Order = Literal["fifo", "lifo", "priority", "fair", "shortest", "attained"]
 
 WHOLE = 1000
 """Thousandths of a device that make a whole one."""
-NOTHING: Mapping[str, int] = {}
+MOST_PRICE = 1 << 40
+"""Billionths a second, about a thousand a second: sums and products of prices stay exact."""
 
 
 # --- nodes and their devices --------------------------------------------------------------------

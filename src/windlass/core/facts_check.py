@@ -10,10 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from windlass.core.facts import Device, DeviceRequest, Facts, Node, Queue, Unit
+from windlass.core.facts import MOST_PRICE, Device, DeviceRequest, Facts, Node, Queue, Unit
 
-MOST_PRICE = 1 << 40
-"""A thousand a second: products of prices stay exact."""
 MOST_POINTS = 1 << 30
 
 
@@ -40,7 +38,7 @@ def refuse_bad_node(node: Node) -> None:
     _refuse_amounts(what, node.attach_limits)
     if not math.isfinite(node.ready_in):
         raise BadFacts(f"{what}: ready_in is {node.ready_in!r}; it must be seconds")
-    if not _is_count(node.price) or node.price >= MOST_PRICE:
+    if not _is_count(node.price) or node.price > MOST_PRICE:
         raise BadFacts(f"{what}: price is {node.price!r}; it must be billionths, 0 or more")
     _refuse_twice(f"{what}: device", (device.id for device in node.devices))
     for device in node.devices:

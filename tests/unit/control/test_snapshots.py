@@ -386,3 +386,29 @@ def test_devices_that_others_hold_without_a_name_are_not_those_that_are_named():
 def test_more_devices_than_there_are_cannot_be_held():
     told = taken([], [build.foreign_pod("a", gpu="9")], nodes=[GPU_NODE])
     assert held_devices(told) == {"pod/a": ["gpu/3", "gpu/2", "gpu/1", "gpu/0"]}
+
+
+# --- prices and capabilities of nodes -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "price"),
+    [
+        ("3.6", 1_000_000), ("0.0000036", 1), (" 36 ", 10_000_000), ("1e3", 277_777_778),
+        ("", 0), ("free", 0), ("-1", 0), ("NaN", 0), ("Infinity", 0), ("1e999999", 0),
+        ("999999999999", facts.MOST_PRICE),
+    ],
+)  # fmt: skip
+def test_a_price_is_read_in_billionths_a_second_and_one_that_is_none_is_not_known(said, price):
+    node = build.node(annotations={snapshots.PRICE: said})
+    assert snapshots.read_node(node).price == price
+
+
+def test_prices_and_capabilities_are_annotations_or_labels():
+    node = build.node(
+        labels={snapshots.PRICE: "3.6", snapshots.CAPABILITIES: "shares"},
+        annotations={snapshots.CAPABILITIES: "shares, isolation:hard,"},
+    )
+    fact = snapshots.read_node(node)
+    assert (fact.price, fact.capabilities) == (1_000_000, {"shares", "isolation:hard"})
+    assert snapshots.read_node(build.node()).capabilities == frozenset()
