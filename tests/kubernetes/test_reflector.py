@@ -18,7 +18,7 @@ from tests.harness.control_plane import ControlPlane
 from windlass.kinds.kubernetes import ConfigMap
 from windlass.kinds.meta import ObjectMeta
 from windlass.store import connect, errors
-from windlass.store.kubernetes import transport
+from windlass.store.kubernetes import exchange
 from windlass.store.kubernetes.client import KubernetesStore
 from windlass.store.reflector import Backoff, Reflector
 
@@ -226,8 +226,8 @@ async def test_a_killed_and_restarted_server_is_followed_again(
 async def test_a_server_that_hangs_is_given_up_and_followed_again(
     scene: Scene, plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "SILENCE_SECONDS", 0.5)
-    monkeypatch.setattr(transport, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(exchange, "SILENCE_SECONDS", 0.5)
+    monkeypatch.setattr(exchange, "CONNECT_SECONDS", 0.5)
     await scene.write("a")
     async with scene.reflector() as reflector:
         await scene.is_watched(reflector)

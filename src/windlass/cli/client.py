@@ -118,7 +118,7 @@ class _Hints(logging.Handler):
 
 async def _with_session(target: base.Target, work: Callable[[Session], Awaitable[T]]) -> T:
     try:
-        store = connect.open_store(_kubeconfig(target), target.context or None)
+        store = connect.open_store(_kubeconfig(target), target.context or None, light=True)
     except errors.ApiError as problem:
         raise fault(problem) from problem
     try:

@@ -12,15 +12,23 @@ import os
 import pathlib
 from collections.abc import Iterator, Mapping
 
-from windlass.store.kubernetes import client, incluster, kubeconfig
+from windlass.store.kubernetes import client, incluster, kubeconfig, network
 from windlass.store.kubernetes.access import Access, KubeconfigError
 
 _UP_REMEDY = "start it with `windlass up`, or choose another server with --kubeconfig or --context"
 
 
-def open_store(kubeconfig: str | None = None, context: str | None = None) -> client.KubernetesStore:
-    """A store on the chosen server; no connection is made before the first request."""
-    return client.KubernetesStore(find_access(kubeconfig, context))
+def open_store(
+    kubeconfig: str | None = None, context: str | None = None, *, light: bool = False
+) -> client.KubernetesStore:
+    """A store on the chosen server; no connection is made before the first request. `light`: for
+    a command, which starts quickly and has few requests."""
+    access = find_access(kubeconfig, context)
+    if light and network.proxy(access) is None:
+        from windlass.store.kubernetes.light import LightTransport
+
+        return client.KubernetesStore(access, LightTransport(access))
+    return client.KubernetesStore(access)
 
 
 def find_access(

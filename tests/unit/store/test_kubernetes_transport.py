@@ -19,7 +19,9 @@ from windlass.kinds.meta import ObjectMeta
 from windlass.store import errors
 from windlass.store.kubernetes.access import Access, Cluster, User
 from windlass.store.kubernetes.client import KubernetesStore
-from windlass.store.kubernetes.transport import REPEATS, Transport
+from windlass.store.kubernetes.exchange import REPEATS
+from windlass.store.kubernetes.light import LightTransport
+from windlass.store.kubernetes.transport import Transport
 
 Reply = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -57,6 +59,7 @@ class Server:
     requests: list[web.Request] = dataclasses.field(default_factory=list)
     bodies: list[bytes] = dataclasses.field(default_factory=list)
     pauses: list[float] = dataclasses.field(default_factory=list)
+    carrier: type[Transport | LightTransport] = Transport
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(request)
@@ -71,12 +74,12 @@ class Server:
         access = Access(
             Cluster(server=f"http://127.0.0.1:{self.port}"), User(**user), source="here"
         )
-        return KubernetesStore(access, Transport(access, sleep=self.sleep))
+        return KubernetesStore(access, self.carrier(access, sleep=self.sleep))
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[Server]:
-    made = Server()
+@pytest.fixture(params=[Transport, LightTransport])
+async def server(request: pytest.FixtureRequest) -> AsyncIterator[Server]:
+    made = Server(carrier=request.param)
     runner = web.ServerRunner(web.Server(made.handle))
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -322,7 +325,7 @@ async def test_each_request_says_who_we_are(
 async def test_a_server_below_a_path(server: Server) -> None:
     server.replies = [answer(200)]
     access = Access(Cluster(server=f"http://127.0.0.1:{server.port}/k8s/c1/"), User())
-    store = KubernetesStore(access)
+    store = KubernetesStore(access, server.carrier(access))
     await store.get(ConfigMap, "a", "n")
     await store.close()
     assert server.requests[0].path == "/k8s/c1/api/v1/namespaces/n/configmaps/a"

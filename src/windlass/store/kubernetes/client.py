@@ -17,7 +17,7 @@ from windlass.store import client, errors
 from windlass.store.client import ObjectList, Preconditions, Propagation, WatchEvent
 from windlass.store.kubernetes import codec
 from windlass.store.kubernetes.access import Access
-from windlass.store.kubernetes.transport import Query, Request, Transport
+from windlass.store.kubernetes.exchange import Carrier, Query, Request
 
 T = TypeVar("T", bound=Object)
 
@@ -28,9 +28,14 @@ JSON_PATCH = "application/json-patch+json"
 class KubernetesStore:
     """One server, one identity. Use it from one event loop; `close` it at the end."""
 
-    def __init__(self, access: Access, transport: Transport | None = None) -> None:
+    def __init__(self, access: Access, transport: Carrier | None = None) -> None:
         self.access = access
-        self._transport = transport or Transport(access)
+        if transport is None:
+            # Imported late: commands bring a lighter one.
+            from windlass.store.kubernetes.transport import Transport
+
+            transport = Transport(access)
+        self._transport = transport
 
     async def get(self, kind: type[T], name: str, namespace: str = "") -> T:
         request = Request("GET", _path(kind, namespace, name), repeatable=True)
@@ -82,8 +87,8 @@ class KubernetesStore:
             timeoutSeconds="" if timeout_seconds is None else timeout_seconds,
         )
         request = Request("GET", _collection(kind, namespace), query, repeatable=True)
-        async with self._transport.stream(request) as response:
-            async for event in codec.decode_events(kind, response.content.iter_any()):
+        async with self._transport.stream(request) as pieces:
+            async for event in codec.decode_events(kind, pieces):
                 yield event
 
     async def create(self, obj: T, *, dry_run: bool = False) -> T:
@@ -207,8 +212,8 @@ class KubernetesStore:
         path = _path(kubernetes.Pod, namespace, pod, "log")
         # A pod's log is plain text; a refusal is JSON.
         request = Request("GET", path, query, headers={"Accept": "*/*"}, repeatable=True)
-        async with self._transport.stream(request) as response:
-            async for chunk in response.content.iter_any():
+        async with self._transport.stream(request) as pieces:
+            async for chunk in pieces:
                 yield chunk
 
     async def close(self) -> None:

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -283,6 +282,8 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
 
 
 def _write_atomically(path: pathlib.Path, content: dict[str, Any]) -> None:
+    import tempfile
+
     import yaml
 
     # mkstemp makes the file readable by its owner only.

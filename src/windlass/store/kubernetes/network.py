@@ -1,15 +1,12 @@
 """Small facts about the way to a server: proxy, impersonation headers, and what to say when it
-cannot be reached. Called by `transport`.
+cannot be reached. Called by `transport` and `light`.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import os
+import ssl
 import urllib.parse
-import urllib.request
-
-import aiohttp
 
 from windlass.store import errors
 from windlass.store.kubernetes.access import Access, User
@@ -20,9 +17,14 @@ def proxy(access: Access) -> str | None:
     if access.cluster.proxy_url:
         return access.cluster.proxy_url
     server = urllib.parse.urlsplit(access.address)
-    chosen = urllib.request.getproxies_environment()
     host = server.hostname or ""
-    if _is_loopback(host) or urllib.request.proxy_bypass_environment(host, chosen):  # type: ignore[attr-defined]
+    if _is_loopback(host):
+        return None
+    # Imported late: to the engine of this machine no proxy leads.
+    from urllib import request
+
+    chosen = request.getproxies_environment()
+    if request.proxy_bypass_environment(host, chosen):  # type: ignore[attr-defined]
         return None
     if _in_networks(host, chosen.get("no", "")):
         return None
@@ -44,32 +46,36 @@ def impersonation(user: User) -> list[tuple[str, str]]:
 
 def unreachable(access: Access, error: Exception) -> errors.Unavailable:
     """One sentence on which server did not answer, why, and what to do."""
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        reason = getattr(error.certificate_error, "verify_message", "") or str(
-            error.certificate_error
-        )
+    if isinstance(error, ssl.SSLCertVerificationError | ssl.CertificateError):
+        reason = getattr(error, "verify_message", "") or str(error)
         return errors.Unavailable(
             f"the certificate of {access.address} is not trusted ({reason}); check "
             f"certificate-authority and server of the context in {access.source}"
         )
-    if isinstance(error, aiohttp.ClientProxyConnectionError):
-        where = f"the proxy {error.host}:{error.port} on the way to {access.address}"
-        return errors.Unavailable(f"cannot reach {where}: {_reason(error)}; check proxy-url")
     return errors.Unavailable(
         f"cannot reach the API server at {access.address}: {_reason(error)}; {access.remedy}"
     )
 
 
+def proxy_unreachable(access: Access, proxy: str, error: Exception) -> errors.Unavailable:
+    where = f"the proxy {proxy} on the way to {access.address}"
+    return errors.Unavailable(f"cannot reach {where}: {_reason(error)}; check proxy-url")
+
+
 def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "it does not answer in time"
-    if isinstance(error, aiohttp.ClientConnectorError):
-        number = error.os_error.errno
-        return os.strerror(number).lower() if number and number > 0 else str(error.os_error)
+    number = error.errno if isinstance(error, ConnectionError) else None
+    if number:
+        return os.strerror(number).lower()
     return str(error) or "the connection broke"
 
 
 def _is_loopback(host: str) -> bool:
+    if host == "127.0.0.1":
+        return True
+    import ipaddress
+
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -78,6 +84,8 @@ def _is_loopback(host: str) -> bool:
 
 def _in_networks(host: str, no_proxy: str) -> bool:
     """NO_PROXY may name networks such as 10.0.0.0/8, which the standard library does not read."""
+    import ipaddress
+
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -27,6 +27,14 @@ _TIME_LIMIT = 120.0
 """Seconds for a program that cannot ask anybody anything."""
 
 
+def credentials_of(access: Access) -> credentials.Credentials:
+    """A plug-in's, if the user has one and no token or password of its own."""
+    user = access.user
+    if user.exec is not None and not (user.token or user.token_file or user.username):
+        return PluginCredentials(access, user.exec)
+    return credentials.ConfiguredCredentials(access)
+
+
 class _Status(msgspec.Struct, rename="camel"):
     token: str = ""
     client_certificate_data: str = ""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import pathlib
 import ssl
-import tempfile
 
 from windlass.store.kubernetes import access as accesses
 from windlass.store.kubernetes.access import Access, KubeconfigError
@@ -40,6 +39,8 @@ def context(access: Access, certificate: tuple[bytes, bytes] | None) -> ssl.SSLC
 
 
 def _present(made: ssl.SSLContext, certificate: tuple[bytes, bytes], source: str) -> None:
+    import tempfile  # late: engines of one machine know people by token
+
     # OpenSSL reads certificates from files only; these live as long as this call.
     with tempfile.TemporaryDirectory(prefix="windlass-tls-") as folder:
         chain, key = pathlib.Path(folder, "chain.pem"), pathlib.Path(folder, "key.pem")

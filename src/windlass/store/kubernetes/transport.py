@@ -1,80 +1,32 @@
-"""HTTP to one API server: connections, identity, and when a request may be sent again.
+"""HTTP to one API server over a pool of connections, for processes that live long.
 
 Called by `client.KubernetesStore` only. Knows nothing of kinds. Answers of the server come back
-as they are; a server that cannot be reached is `errors.Unavailable`.
-
-When a request is sent again:
-- 429: the server did not carry it out; always, after the time it asks for.
-- 503 with Retry-After: only what may be carried out twice (not POST, not JSON-patch).
-- a connection that broke: only GET, because the server may have carried out anything else.
-- 401: once, if the credentials could be renewed.
+as they are; a server that cannot be reached is `errors.Unavailable`. A 401 is tried once more if
+the credentials could be renewed; see `exchange` for what else is sent again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
-import logging
-import random
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
 
 import aiohttp
-import msgspec
 import yarl
 
 import windlass
 from windlass.store import errors
-from windlass.store.kubernetes import network, plugin, tls
+from windlass.store.kubernetes import exchange, network, plugin, tls
 from windlass.store.kubernetes.access import Access
-from windlass.store.kubernetes.credentials import ConfiguredCredentials, Credential, Credentials
+from windlass.store.kubernetes.credentials import Credential, Credentials
+from windlass.store.kubernetes.exchange import Answer, Broken, Request
 
-log = logging.getLogger(__name__)
-
-Query = Sequence[tuple[str, str]]
+R = TypeVar("R")
 
 POOL_SIZE = 64
-READ_BUFFER = 4 << 20
-CONNECT_SECONDS = 10.0
-SILENCE_SECONDS = 75.0
-"""An answer may pause this long. The API server itself gives up on a request after 60 s."""
-REPEATS = 5
-LONGEST_WAIT = 60.0
-"""A server that asks for more than this gets its answer passed on to the caller instead."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Request:
-    method: str
-    path: str
-    query: Query = ()
-    body: bytes | None = None
-    content_type: str = "application/json"
-    headers: Mapping[str, str] | None = None
-    repeatable: bool = False
-    """May be carried out twice without harm."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Answer:
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    def error(self) -> errors.ApiError:
-        """The typed error that this answer stands for."""
-        try:
-            status = msgspec.json.decode(self.body, type=dict[str, Any])
-        except msgspec.DecodeError:
-            text = " ".join(self.body[:500].decode(errors="replace").split())
-            status = {"message": f"the server answered {self.status}: {text}"} if text else {}
-        return errors.from_status(status, self.status, retry_after(self.headers))
-
-
-_Responding = TypeVar("_Responding", Answer, aiohttp.ClientResponse | Answer)
 
 
 class Transport:
@@ -87,7 +39,7 @@ class Transport:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.access = access
-        self._credentials = credentials or _credentials_of(access)
+        self._credentials = credentials or plugin.credentials_of(access)
         self._sleep = sleep
         self._proxy = network.proxy(access)
         self._headers = network.impersonation(access.user)
@@ -97,18 +49,18 @@ class Transport:
 
     async def send(self, request: Request) -> Answer:
         """The server's final answer, whatever its status."""
-        return await self._repeating(request, lambda: self._answer(request))
+        return await self._trying(request, lambda: self._answer(request))
 
     @contextlib.asynccontextmanager
-    async def stream(self, request: Request) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def stream(self, request: Request) -> AsyncIterator[AsyncIterator[bytes]]:
         """An answer to be read as it comes; raises the typed error if it is a refusal."""
-        response = await self._repeating(request, lambda: self._begin_stream(request))
+        response = await self._trying(request, lambda: self._begin_stream(request))
         if isinstance(response, Answer):
             raise response.error()
         try:
-            yield response
+            yield response.content.iter_any()
         except (aiohttp.ClientError, OSError) as error:
-            raise network.unreachable(self.access, error) from error
+            raise _unreachable(self.access, error) from error
         finally:
             # Not released into the pool: what is left of the stream will never be read.
             response.close()
@@ -119,29 +71,19 @@ class Transport:
                 await session.close()
         self._requests = self._streams = None
 
-    async def _repeating(
-        self, request: Request, attempt: Callable[[], Awaitable[_Responding]]
-    ) -> _Responding:
-        for repeats_left in range(REPEATS, -1, -1):
-            pause = 0.1 * 2 ** (REPEATS - repeats_left) * random.uniform(0.5, 1.5)  # noqa: S311
+    async def _trying(self, request: Request, attempt: Callable[[], Awaitable[R]]) -> R:
+        async def once() -> R:
             try:
-                response = await attempt()
+                return await attempt()
             except (aiohttp.ClientError, OSError) as error:
-                broken = not isinstance(error, aiohttp.ClientConnectorError | TimeoutError)
-                if not (broken and request.method == "GET" and repeats_left):
-                    raise network.unreachable(self.access, error) from error
-                log.debug("%s %s broke off, sending it again", request.method, request.path)
-            else:
-                asked = _wait_asked_for(request, response)
-                if asked is None or not repeats_left:
-                    return response
-                pause = asked + pause
-            await self._sleep(pause)
-        raise AssertionError("unreachable")  # pragma: no cover
+                final = isinstance(error, aiohttp.ClientConnectorError | TimeoutError)
+                raise Broken(_unreachable(self.access, error), final=final) from error
+
+        return await exchange.repeating(request, once, self._sleep)
 
     async def _answer(self, request: Request) -> Answer:
         if self._requests is None:
-            self._requests = _session(POOL_SIZE, longest_silence=SILENCE_SECONDS)
+            self._requests = _session(POOL_SIZE, longest_silence=exchange.SILENCE_SECONDS)
         async with await self._respond(self._requests, request) as response:
             return Answer(response.status, response.headers, await response.read())
 
@@ -149,7 +91,7 @@ class Transport:
         if self._streams is None:
             # A pool of its own without bound: watches never take connections from requests.
             self._streams = _session(0, longest_silence=None)
-        async with asyncio.timeout(SILENCE_SECONDS):
+        async with asyncio.timeout(exchange.SILENCE_SECONDS):
             response = await self._respond(self._streams, request)
             if response.status < 300:
                 return response
@@ -196,35 +138,6 @@ class Transport:
         return self._tls[1]
 
 
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds the server asks to wait; dates are not used by Kubernetes and count as nothing."""
-    try:
-        return max(0.0, float(headers.get("Retry-After", "")))
-    except ValueError:
-        return None
-
-
-def _credentials_of(access: Access) -> Credentials:
-    """A plug-in's, if the user has one and no token or password of its own."""
-    user = access.user
-    if user.exec is not None and not (user.token or user.token_file or user.username):
-        return plugin.PluginCredentials(access, user.exec)
-    return ConfiguredCredentials(access)
-
-
-def _wait_asked_for(request: Request, response: Answer | aiohttp.ClientResponse) -> float | None:
-    """Seconds after which to send the request again; None: this answer is final."""
-    if not isinstance(response, Answer) or response.status not in (429, 503):
-        return None
-    asked = retry_after(response.headers)
-    if response.status == 429:
-        # With a cause it is not load but a refusal, such as a disruption budget's.
-        wait = None if response.error().causes else asked or 1.0
-    else:
-        wait = asked if request.repeatable else None
-    return wait if wait is not None and wait <= LONGEST_WAIT else None
-
-
 def _session(limit: int, longest_silence: float | None) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=limit, keepalive_timeout=30, socket_factory=_socket),
@@ -234,10 +147,10 @@ def _session(limit: int, longest_silence: float | None) -> aiohttp.ClientSession
             "User-Agent": f"windlass/{windlass.__version__}",
         },
         timeout=aiohttp.ClientTimeout(
-            total=None, sock_connect=CONNECT_SECONDS, sock_read=longest_silence
+            total=None, sock_connect=exchange.CONNECT_SECONDS, sock_read=longest_silence
         ),
         cookie_jar=aiohttp.DummyCookieJar(),
-        read_bufsize=READ_BUFFER,
+        read_bufsize=exchange.READ_BUFFER,
         auto_decompress=False,
     )
 
@@ -251,3 +164,14 @@ def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
         if hasattr(socket, option):
             made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     return made
+
+
+def _unreachable(access: Access, error: Exception) -> errors.Unavailable:
+    """What the error of this library stands for."""
+    if isinstance(error, aiohttp.ClientProxyConnectionError):
+        return network.proxy_unreachable(access, f"{error.host}:{error.port}", error.os_error)
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return network.unreachable(access, error.certificate_error)
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return network.unreachable(access, error.os_error)
+    return network.unreachable(access, error)
