@@ -41,7 +41,7 @@ def state(tmp_path: Path) -> Path:
     queues = (Queue("support", limit={"gpu": 4000}), Queue("vision"))
     facts = Facts(shaping.cluster(1, shaping.NodeForm()), queues, waiting=waiting)
     path = tmp_path / "state.json"
-    path.write_bytes(exchange.dumps(facts, 10.0))
+    path.write_bytes(exchange.dumps(exchange.Export(10.0, facts)))
     return path
 
 

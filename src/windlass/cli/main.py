@@ -32,6 +32,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     },
     "Planning": {
         "simulate": Entry("windlass.cli.simulate:simulate", "Compare policies on real demand."),
+        "export-state": Entry("windlass.cli.export:export_state", "Save what runs for simulate."),
     },
     "Engine on this machine": {
         "up": Entry("windlass.cli.up:up", "Start the engine."),

@@ -42,7 +42,7 @@ class Comparison:
             "nodes": len(facts.nodes),
             "gpus": sum(d.kind == "gpu" for node in facts.nodes for d in node.devices),
             "queues": [queue.name for queue in facts.queues],
-            "jobs": len(self.scenario.jobs),
+            "jobs": sum(job.unit.kin is not None for job in self.scenario.jobs),
             "complete": not self.interrupted,
             "not_played": [
                 name for name in self.planned if name not in {o.policy for o in self.outcomes}

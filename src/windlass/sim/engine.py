@@ -96,7 +96,9 @@ class Simulation:
 
     def outcome(self) -> Outcome:
         return Outcome(
-            self.scenario.name, self.variant.name, tuple(self.records.values()), self.timeline,
+            self.scenario.name, self.variant.name,
+            tuple(each for each in self.records.values() if each.job.unit.kin is not None),
+            self.timeline,
             self.scenario.start, self.now, self.decisions,
             {verdict.unit: verdict.message for verdict in self.last.verdicts},
         )  # fmt: skip

@@ -6,17 +6,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from windlass.core.facts import Facts, Node, Queue
+from windlass.core.facts import Facts, Node, Queue, Unit
 from windlass.kinds import duration, quantity
 from windlass.sim import described, variants
 from windlass.sim.scenario import BadInput, Scenario
 
 _AMOUNTS = ("guarantee", "limit", "lend")
 _PLAIN = ("weight", "reserve", "order", "strict", "min_runtime", "max_priority", "parent")
-_HELP = "Write queue.NAME.FIELD=VALUE, such as queue.support.guarantee.gpu=32."
+_HELP = "Write queue.NAME.FIELD=VALUE, such as queue.support.guarantee.gpu=32 or =+16."
 
 
 def edited(scenario: Scenario, edits: Sequence[str]) -> Scenario:
@@ -99,9 +99,8 @@ def _split(rest: str, queues: dict[str, Queue]) -> tuple[str, str, str]:
 
 def _changed(queue: Queue, field: str, resource: str, value: str) -> Queue:
     if field in _AMOUNTS and resource:
-        given: dict[str, Any] = {
-            field: {**getattr(queue, field), **described.amounts({resource: value})}
-        }
+        had = getattr(queue, field)
+        given: dict[str, Any] = {field: {**had, resource: _amount(had, resource, value)}}
         return dataclasses.replace(queue, **given)
     if field not in _PLAIN or resource:
         raise ValueError(
@@ -119,6 +118,16 @@ def _changed(queue: Queue, field: str, resource: str, value: str) -> Queue:
     except (KeyError, ValueError) as problem:
         raise ValueError(f"{value!r} is no value for {field}.") from problem
     return dataclasses.replace(queue, **found)
+
+
+def _amount(had: Mapping[str, int], resource: str, value: str) -> int:
+    """`32`, or more or less than now: `+16`, `-8`."""
+    given = described.amounts({resource: value.lstrip("+-")})[resource]
+    if value[:1] not in ("+", "-"):
+        return given
+    if resource not in had:
+        raise ValueError(f"the queue names no {resource} yet; say how much it is in all.")
+    return max(0, had[resource] + (given if value[0] == "+" else -given))
 
 
 def _order(text: str) -> str:
@@ -145,7 +154,9 @@ def _without_missing(scenario: Scenario, nodes: tuple[Node, ...]) -> Scenario:
     facts: Facts = scenario.facts
     stay = tuple(r for r in facts.running if all(seat.node in names for seat in r.seats))
     keys = {running.unit.key for running in stay}
-    lost = tuple(r.unit for r in facts.running if r.unit.key not in keys)
+    lost = tuple(r.unit for r in facts.running if r.unit.key not in keys and _is_ours(r.unit))
+    gone = {r.unit.key for r in facts.running if r.unit.key not in keys and not _is_ours(r.unit)}
+    jobs = tuple(job for job in scenario.jobs if job.unit.key not in gone)
     held = tuple(n for n in facts.nominations if all(seat.node in names for seat in n.seats))
     promised = tuple(r for r in facts.reservations if all(seat.node in names for seat in r.seats))
     facts = dataclasses.replace(
@@ -153,7 +164,12 @@ def _without_missing(scenario: Scenario, nodes: tuple[Node, ...]) -> Scenario:
         nominations=held, reservations=promised,
     )  # fmt: skip
     outages = tuple(outage for outage in scenario.outages if outage.node in names)
-    return dataclasses.replace(scenario, facts=facts, outages=outages)
+    return dataclasses.replace(scenario, facts=facts, jobs=jobs, outages=outages)
+
+
+def _is_ours(unit: Unit) -> bool:
+    """Whether it comes back when its node is gone; somebody else looks after the others."""
+    return unit.kin is not None
 
 
 def _positive(text: str, wish: str) -> float:

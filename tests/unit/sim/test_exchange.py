@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
 from tests.unit.sim.building import job, play, scenario
-from windlass.core import state
-from windlass.core.facts import Facts, Nomination, Queue, Reservation, Seat
+from windlass.core import predict, state
+from windlass.core.facts import (
+    DeviceRequest,
+    Facts,
+    Grant,
+    Nomination,
+    Queue,
+    Reservation,
+    Role,
+    Running,
+    Seat,
+    Unit,
+)
 from windlass.sim import engine, exchange, synthetic, whatif
-from windlass.sim.scenario import BadInput, Scenario, with_runtimes
+from windlass.sim.scenario import FOREVER, BadInput, Scenario, with_runtimes
 from windlass.sim.variants import Variant
 
 
@@ -33,10 +45,11 @@ def test_facts_come_back_as_they_were_and_give_the_same_bytes() -> None:
     facts = busy()
     assert facts.running
     assert facts.waiting
-    text = exchange.dumps(facts, 12.5)
+    export = exchange.Export(12.5, facts, {"u": 3.5})
+    text = exchange.dumps(export)
     read = exchange.loads(text)
-    assert (read.facts, read.at) == (facts, 12.5)
-    assert exchange.dumps(read.facts, read.at) == text
+    assert read == export
+    assert exchange.dumps(read) == text
     state.build(read.facts)
 
 
@@ -51,6 +64,8 @@ def test_facts_come_back_as_they_were_and_give_the_same_bytes() -> None:
             b'{"at": 1, "facts": {"nodes": [{"name": "n", "allocatable": {"cpu": -1}}]}}',
             "node n: cpu is -1",
         ),
+        (b'{"at": 1e999, "facts": {}}', "state.json"),
+        (b'{"at": 1, "facts": {}, "durations": {"u": -1}}', "unit u would take -1"),
     ],
 )
 def test_a_file_that_is_no_state_is_refused_with_the_reason(text: bytes, words: str) -> None:
@@ -62,7 +77,7 @@ def test_a_state_goes_on_from_its_moment() -> None:
     first = engine.Simulation(scenario(job("a", 0, 100), job("b", 10, 50)), Variant())
     first.step()
     first.step()
-    text = exchange.dumps(first.snapshot.facts(), 30.0)
+    text = exchange.dumps(exchange.Export(30.0, first.snapshot.facts()))
     found = play(exchange.scenario(exchange.loads(text), "later"))
     assert (found["a"].end, found["b"].end, found["b"].waited) == (100, 150, 90)
 
@@ -73,12 +88,70 @@ def test_what_nobody_knows_takes_as_long_as_is_assumed() -> None:
     assert play(exchange.scenario(export, "later", assumed=70))["a"].end == 75
 
 
+def test_what_was_learned_says_how_long_units_take_that_do_not_say_it() -> None:
+    """The half of those alike; the scheduler of the simulation is not told."""
+    history = predict.History()
+    for number in range(40):
+        history.observe(job(f"past-{number}", expected=None, kin="ann").unit, 600.0)
+    waits = job("waits", expected=None, kin="ann").unit
+    runs = Running(job("runs", expected=None, kin="ann").unit, (), 0.0)
+    facts = dataclasses.replace(scenario().facts, waiting=(waits,), running=(runs,))
+    export = exchange.taken(state.build(facts, history), 200.0)
+    assert 500 < export.durations["waits"] < 1000
+    assert export.durations["runs"] == pytest.approx(export.durations["waits"] - 200)
+    played = exchange.scenario(export, "later")
+    assert {each.unit.key: each.duration for each in played.jobs} == export.durations
+    assert played.facts.waiting[0].expected is None
+
+
+def elsewhere(key: str = "pod/x", **more: Any) -> Running:
+    """A pod that somebody else put on the first node, with half of its GPUs."""
+    role = Role("pod", 1, 1, {}, (DeviceRequest("gpu", 4),))
+    name = scenario().facts.nodes[0].name
+    grants = tuple(Grant(f"gpu{n}") for n in range(4))
+    return Running(Unit(key, "", (role,), kin=None), (Seat("pod", 0, name, grants),), 0.0, **more)
+
+
+def test_pods_of_others_stay_and_are_no_jobs() -> None:
+    facts = dataclasses.replace(
+        scenario().facts, running=(elsewhere(),), waiting=(job("a", lasts=50).unit,)
+    )
+    played = exchange.scenario(exchange.Export(5.0, facts), "later")
+    outcome = engine.run(played, Variant())
+    assert [(each.job.unit.key, each.end) for each in outcome.records] == [("a", None)]
+    assert played.jobs[0].duration == FOREVER
+    double = whatif.nodes_scaled(played, "2")
+    assert [each.end for each in engine.run(double, Variant()).records] == [55]
+
+
+def test_pods_of_others_go_with_their_node() -> None:
+    facts = dataclasses.replace(scenario(nodes=2).facts, running=(elsewhere(),))
+    whole = exchange.scenario(exchange.Export(5.0, facts), "later")
+    others = whatif.nodes_scaled(whole, "0.5")
+    assert (len(others.facts.nodes), len(others.facts.running), len(others.jobs)) == (1, 1, 1)
+    facts = dataclasses.replace(facts, nodes=facts.nodes[::-1])
+    fewer = whatif.nodes_scaled(exchange.scenario(exchange.Export(5.0, facts), "later"), "0.5")
+    assert (fewer.facts.running, fewer.facts.waiting, fewer.jobs) == ((), (), ())
+
+
+def test_who_was_told_to_go_is_gone_after_its_grace() -> None:
+    facts = dataclasses.replace(
+        scenario().facts,
+        running=(elsewhere(leaving=(("pod", 0),)),),
+        waiting=(job("a", lasts=50).unit,),
+    )
+    found = play(exchange.scenario(exchange.Export(0.0, facts), "later"))
+    assert found["a"].waited == 30
+
+
 def test_a_queue_is_given_more() -> None:
     tight = scenario(job("a", 0, 100), nodes=2, queues=(Queue("default", limit={"gpu": 4000}),))
     assert play(tight)["a"].end is None
     changes = ["queue.default.limit.gpu=8", "queue.default.order=lifo", "queue.default.strict=true"]
     wider = whatif.edited(tight, changes)
     assert play(wider)["a"].end == 100
+    more = whatif.edited(tight, ["queue.default.limit.gpu=+4", "queue.default.limit.gpu=-1"])
+    assert more.facts.queues[0].limit == {"gpu": 7000}
     [queue] = wider.facts.queues
     assert (queue.order, queue.strict) == ("lifo", True)
 
@@ -91,6 +164,7 @@ def test_a_queue_is_given_more() -> None:
         ("queue.nobody.weight=2", "no queue 'nobody'; there are default"),
         ("queue.default.colour=red", "queues have guarantee.RESOURCE"),
         ("queue.default.limit.gpu=lots", "'lots'"),
+        ("queue.default.limit.gpu=+4", "names no gpu yet"),
         ("queue.default.weight=heavy", "'heavy' is no value for weight"),
         ("queue.default.order=random", "'random' is no value for order"),
         ("queue.default.strict=maybe", "'maybe' is no value for strict"),
