@@ -91,7 +91,7 @@ class ServiceAccount(Object):
 
     resource: ClassVar = Resource(
         "", "v1", "ServiceAccount", "serviceaccounts", namespaced=True, short_names=("sa",),
-        columns=(AGE,),
+        subresources=("token",), columns=(AGE,),
     )  # fmt: skip
 
 

@@ -12,10 +12,11 @@ import logging
 
 import msgspec
 
-from windlass.kinds import kubernetes
-from windlass.server import roles
+from windlass.kinds import kubernetes, run
+from windlass.server import podtokens, roles
 from windlass.server.follow import Follower
 from windlass.server.identity import AUTHENTICATED, SYSTEM_NAMESPACE, Attributes, Identity
+from windlass.server.podtokens import PodTokens
 from windlass.server.tokens import Tokens
 from windlass.store import errors
 from windlass.store.embedded.api import Api
@@ -24,9 +25,10 @@ _log = logging.getLogger(__name__)
 
 
 class Access:
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, pods: PodTokens) -> None:
         self._api = api
         self._tokens = Tokens(api)
+        self.pods = pods
         self.bindings = roles.Bindings()
         self._followers = [
             Follower(api, kubernetes.Secret.resource, SYSTEM_NAMESPACE, self._tokens),
@@ -51,7 +53,11 @@ class Access:
         scheme, _, token = (authorization or "").partition(" ")
         found = None
         if scheme.lower() == "bearer":
-            found = await self._tokens.identify(token.strip())
+            if token.startswith(podtokens.PREFIX):
+                pod = await self.pods.identify(token.strip())
+                found = (pod, "") if pod else None
+            else:
+                found = await self._tokens.identify(token.strip())
         if found is None:
             raise errors.Unauthorized("Unauthorized")
         identity, note = found
@@ -62,7 +68,7 @@ class Access:
         return identity
 
     async def authorize(self, identity: Identity, wanted: Attributes) -> None:
-        """Returns if the caller may do it; Forbidden otherwise."""
+        """Returns if the caller may do it; Forbidden otherwise. A pod never may: see `blob`."""
         if not roles.allows(identity, wanted, self.bindings):
             raise refusal(identity, wanted)
         node = identity.node
@@ -77,6 +83,18 @@ class Access:
             raise errors.Forbidden(
                 f'forbidden: User "{identity.user}" cannot get path "{path}"', details={}
             )
+
+    async def authorize_blob(
+        self, identity: Identity, namespace: str, digest: str, *, read: bool
+    ) -> None:
+        """Code is for those who may create runs where it lies; a pod may read its own run's."""
+        wanted = Attributes(
+            "create", run.Run.resource.group, run.Run.resource.plural, "", namespace
+        )
+        if identity.pod is None:
+            await self.authorize(identity, wanted)
+        elif not read or not await self.pods.may_read_blob(identity.pod, namespace, digest):
+            raise refusal(identity, wanted)
 
     async def allowed(self, identity: Identity, wanted: Attributes) -> bool:
         """The answer to a SelfSubjectAccessReview."""

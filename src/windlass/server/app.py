@@ -12,21 +12,25 @@ import logging
 import platform
 import secrets
 import time
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
 import windlass
-from windlass.server import bodies, discovery, openapi, paths, queries, reviews
+from windlass.kinds import kubernetes
+from windlass.server import blobs, bodies, discovery, openapi, paths, queries, reviews
 from windlass.server.access import Access, acting_as
 from windlass.server.audit import AuditLog, Record, timestamp
 from windlass.server.identity import Attributes, Identity
 from windlass.server.metrics import Metrics
 from windlass.server.nodes import NodeGateway
 from windlass.server.objects import Call, Objects, json_response
+from windlass.server.podtokens import PodTokens, ensure_key
 from windlass.server.streams import Streams
 from windlass.store import errors
 from windlass.store.embedded.api import Api
+from windlass.store.embedded.client import EmbeddedStore
 
 _log = logging.getLogger(__name__)
 
@@ -42,14 +46,23 @@ class App:
     """Everything one server holds."""
 
     def __init__(
-        self, api: Api, access: Access, audit: AuditLog | None, gateway: NodeGateway | None
+        self,
+        api: Api,
+        access: Access,
+        audit: AuditLog | None,
+        gateway: NodeGateway | None,
+        uploads: blobs.Blobs,
     ) -> None:
+        self._api = api
         self._access = access
+        self._blobs = uploads
         self._audit = audit
         self.metrics = Metrics()
         self._streams = Streams()
         self._objects = Objects(api, self.metrics, self._streams, gateway)
         self._stopping = False
+        self.background: list[asyncio.Task[None]] = []
+        """What runs beside the requests; ended by `stop_app`."""
 
     def server(self) -> web.Server:
         """The aiohttp server to bind; call it inside the running loop."""
@@ -104,6 +117,9 @@ class App:
                 identity, headers["Impersonate-User"], headers.getall("Impersonate-Group", [])
             )
         seen.identity = identity
+        blob = blobs.match(path)
+        if blob is not None:
+            return await self._blob(request, seen, identity, blob)
         target = paths.parse(path)
         if target is None:
             return self._outside_objects(request, identity, path)
@@ -119,7 +135,20 @@ class App:
                 target.name, call.query.get("fieldSelector", "") if call.query else "",
             ),
         )  # fmt: skip
+        if target.subresource == "token":
+            body = await bodies.read_object(request)
+            issued = self._access.pods.issue(identity, target.namespace, target.name, body)
+            return json_response(await issued, 201)
         return await self._objects.answer(call)
+
+    async def _blob(
+        self, request: web.BaseRequest, seen: _Seen, identity: Identity, blob: blobs.Target
+    ) -> web.StreamResponse:
+        seen.verb, seen.resource = request.method.lower(), f"blobs.{blobs.GROUP}"
+        read = request.method == "GET"
+        await self._access.authorize_blob(identity, blob.namespace, blob.digest, read=read)
+        await self._api.get(kubernetes.Namespace.resource, "", blob.namespace)
+        return await self._blobs.answer(request, blob)
 
     def _open_to_all(self, request: web.BaseRequest, path: str) -> web.Response:
         _only_get(request)
@@ -150,6 +179,7 @@ class App:
     async def _review(
         self, request: web.BaseRequest, identity: Identity, review: discovery.Review
     ) -> web.Response:
+        self._access.authorize_path(identity, "/apis")
         if request.method != "POST":
             raise _method_not_allowed()
         body = await bodies.read_object(request)
@@ -158,16 +188,27 @@ class App:
 
 
 async def make_app(
-    api: Api, *, audit: AuditLog | None = None, gateway: NodeGateway | None = None
+    api: Api,
+    state: Path,
+    *,
+    audit: AuditLog | None = None,
+    gateway: NodeGateway | None = None,
 ) -> App:
-    """An App whose tokens and bindings are loaded. `stop_app` undoes it."""
-    access = Access(api)
+    """An App whose tokens and bindings are loaded. `stop_app` undoes it. In `state` lie blobs and
+    the key of pods' tokens."""
+    access = Access(api, PodTokens(api, ensure_key(state / "pod-tokens.key")))
     await access.start()
-    return App(api, access, audit, gateway)
+    uploads = blobs.Blobs(state / "blobs")
+    app = App(api, access, audit, gateway, uploads)
+    app.background.append(asyncio.create_task(blobs.sweep_regularly(uploads, EmbeddedStore(api))))
+    return app
 
 
 async def stop_app(app: App) -> None:
     await app.stop()
+    for task in app.background:
+        task.cancel()
+    await asyncio.gather(*app.background, return_exceptions=True)
     await app._access.stop()
 
 

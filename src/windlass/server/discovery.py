@@ -36,6 +36,7 @@ SUBRESOURCES: dict[str, Subresource] = {
     "binding": Subresource(("create",), "Binding"),
     "eviction": Subresource(("create",), "Eviction", "policy", "v1"),
     "log": Subresource(("get",)),
+    "token": Subresource(("create",), "TokenRequest", "authentication.k8s.io", "v1"),
     "exec": Subresource(("create", "get"), "PodExecOptions"),
     "attach": Subresource(("create", "get"), "PodAttachOptions"),
     "portforward": Subresource(("create", "get"), "PodPortForwardOptions"),

@@ -13,11 +13,23 @@ SYSTEM_NAMESPACE = "windlass-system"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class PodRef:
+    """Which pod."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Identity:
     """An authenticated caller."""
 
     user: str
     groups: tuple[str, ...] = ()
+    pod: PodRef | None = None
+    """The pod whose token this is: it may fetch its run's code and nothing else, whatever its
+    user and groups are bound to."""
 
     @property
     def is_master(self) -> bool:

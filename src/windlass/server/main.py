@@ -135,7 +135,7 @@ async def serve(options: Options) -> None:
         await bootstrap.ensure_objects(api)
         audit = AuditLog(options.state / "audit.log")
         gateway = AgentGateway(EmbeddedStore(api), options.state / "agent")
-        app = await make_app(api, audit=audit, gateway=gateway)
+        app = await make_app(api, options.state, audit=audit, gateway=gateway)
         try:
             async with _listening(options, app) as (url, authority):
                 await bootstrap.ensure_kubeconfig(api, options.state / "kubeconfig", url, authority)

@@ -135,7 +135,7 @@ def _subresource(resource: Resource, name: str, subresource: str) -> Json:
     parameters = {"parameters": [_path_parameter("name")]}
     if subresource == "log":
         return {"get": operations.connect("get", _LOG_PARAMETERS), **parameters}
-    if subresource in ("binding", "eviction"):
+    if subresource in ("binding", "eviction", "token"):
         return {"post": operations.write("post", "create", _STATUS, 201, free=True), **parameters}
     return {
         method: operations.connect(method, _STREAM_PARAMETERS) for method in ("get", "post")

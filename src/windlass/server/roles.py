@@ -76,6 +76,8 @@ OPEN_PATHS = ("/api", "/apis", "/openapi", "/version", "/healthz", "/readyz", "/
 
 _NODE_ANYWHERE = (
     Rule(READ, ("configmaps", "services", "namespaces", "serviceaccounts")),
+    # For pods on this node only: `podtokens` looks at the pod that is named.
+    Rule(("create",), ("serviceaccounts/token",)),
     Rule(("create", "update", "patch"), ("events",)),
 )
 _NODE_OWN = (
@@ -130,6 +132,8 @@ class Bindings:
 
 def allows(identity: Identity, wanted: Attributes, bindings: Bindings) -> bool:
     """Whether the caller may do it. A node's pods need `access`'s look at the pod as well."""
+    if identity.pod is not None:
+        return False
     if identity.is_master:
         return True
     key = wanted.key
@@ -155,6 +159,8 @@ def rules_in(identity: Identity, namespace: str, bindings: Bindings) -> Iterator
 
 def path_allowed(identity: Identity, path: str, bindings: Bindings) -> bool:
     """Paths outside the objects. Metrics tell about everybody: only those who see everything."""
+    if identity.pod is not None:
+        return False
     if identity.is_master or any(path == p or path.startswith(p + "/") for p in OPEN_PATHS):
         return True
     held = bindings.roles(identity, "")

@@ -83,7 +83,7 @@ async def serving(
 ) -> AsyncIterator[Served]:
     """The App of a store on a free port, with an admin's token."""
     audit = AuditLog(folder / "audit.log")
-    app = await make_app(api, audit=audit, gateway=gateway)
+    app = await make_app(api, folder, audit=audit, gateway=gateway)
     runner = web.ServerRunner(app.server(), shutdown_timeout=1.0)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

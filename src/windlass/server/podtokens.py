@@ -1,0 +1,182 @@
+"""Tokens of pods: a pod may fetch the code of its own run, and nothing else.
+
+Issued through TokenRequest (`serviceaccounts/NAME/token`, as the kubelet does), for the audience
+`windlass`, bound to one pod, with an end. A token is signed, not stored: `wp_<claims>.<mac>`. It
+is good while its pod exists, has not ended, and the time is not over.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import datetime
+import hashlib
+import hmac
+import os
+import secrets
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from windlass.kinds import kubernetes, run, times, wire
+from windlass.server.identity import AUTHENTICATED, Identity, PodRef
+from windlass.store import errors
+from windlass.store.embedded.api import Api
+
+AUDIENCE = "windlass"
+PREFIX = "wp_"
+SHORTEST, LONGEST, USUAL = 600, 86400, 3600
+"""Seconds that a token may last; Kubernetes' shortest, too."""
+_ENDED = ("Succeeded", "Failed")
+
+
+class Claims(msgspec.Struct, frozen=True):
+    namespace: str
+    pod: str
+    uid: str
+    account: str
+    expires: int
+
+
+class PodTokens:
+    """Issues and reads them."""
+
+    def __init__(self, api: Api, key: bytes) -> None:
+        self._api = api
+        self._key = key
+
+    async def issue(
+        self, identity: Identity, namespace: str, account: str, body: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The answer to a TokenRequest."""
+        spec = body.get("spec") if isinstance(body.get("spec"), dict) else {}
+        lasts = _lasts(spec)
+        if spec.get("audiences") not in (None, [], [AUDIENCE]):
+            raise _invalid("spec.audiences", f'must be ["{AUDIENCE}"]')
+        bound = spec.get("boundObjectRef")
+        if not isinstance(bound, dict) or bound.get("kind") != "Pod" or not bound.get("name"):
+            raise _invalid("spec.boundObjectRef", "must name a Pod: tokens are for pods only")
+        pod = await self._pod(namespace, str(bound["name"]))
+        if pod is None or bound.get("uid") not in (None, "", pod.uid) or not _is_alive(pod):
+            raise errors.NotFound(f'pods "{bound["name"]}" not found', details={"kind": "pods"})
+        if identity.node and pod.spec.node_name != identity.node:
+            raise errors.Forbidden(
+                f'pod "{pod.name}" does not run on node "{identity.node}"', details={}
+            )
+        if (pod.spec.service_account_name or "default") != account:
+            raise _invalid("spec.boundObjectRef", f"pod {pod.name} has another service account")
+        expires = int(time.time()) + lasts
+        claims = Claims(namespace, pod.name, pod.uid, account, expires)
+        ends = datetime.datetime.fromtimestamp(expires, datetime.UTC)
+        return {
+            "kind": "TokenRequest",
+            "apiVersion": "authentication.k8s.io/v1",
+            "metadata": {"name": account, "namespace": namespace},
+            "spec": {
+                "audiences": [AUDIENCE],
+                "expirationSeconds": lasts,
+                "boundObjectRef": {
+                    "kind": "Pod", "apiVersion": "v1", "name": pod.name, "uid": pod.uid,
+                },
+            },
+            "status": {"token": self.sign(claims), "expirationTimestamp": times.seconds(ends)},
+        }  # fmt: skip
+
+    def sign(self, claims: Claims) -> str:
+        encoded = _encode(msgspec.json.encode(claims))
+        return f"{PREFIX}{encoded}.{self._mac(encoded)}"
+
+    async def identify(self, token: str) -> Identity | None:
+        """The pod behind a token; None if it is not ours, over, or its pod has ended."""
+        claims = self._read(token)
+        if claims is None or time.time() >= claims.expires:
+            return None
+        pod = await self._pod(claims.namespace, claims.pod)
+        if pod is None or pod.uid != claims.uid or not _is_alive(pod):
+            return None
+        everyone = f"system:serviceaccounts:{claims.namespace}"
+        return Identity(
+            f"system:serviceaccount:{claims.namespace}:{claims.account}",
+            ("system:serviceaccounts", everyone, AUTHENTICATED),
+            PodRef(claims.namespace, claims.pod, claims.uid),
+        )
+
+    async def may_read_blob(self, pod: PodRef, namespace: str, digest: str) -> bool:
+        """Only the code of the Run that owns the pod."""
+        if pod.namespace != namespace:
+            return False
+        found = await self._pod(pod.namespace, pod.name)
+        for owner in (found.metadata.owner_references or ()) if found else ():
+            if owner.kind == run.Run.resource.kind and owner.controller:
+                with contextlib.suppress(errors.NotFound):
+                    data = await self._api.get(run.Run.resource, namespace, owner.name)
+                    named = wire.decode(run.Run, data)
+                    code = named.spec.code
+                    return named.uid == owner.uid and code is not None and code.digest == digest
+        return False
+
+    def _read(self, token: str) -> Claims | None:
+        encoded, _, mac = token.removeprefix(PREFIX).partition(".")
+        if len(token) > 2048 or not token.isascii() or not token.startswith(PREFIX):
+            return None
+        if not hmac.compare_digest(mac, self._mac(encoded)):
+            return None
+        try:
+            return msgspec.json.decode(_decode(encoded), type=Claims)
+        except (msgspec.DecodeError, binascii.Error, ValueError):
+            return None
+
+    async def _pod(self, namespace: str, name: str) -> kubernetes.Pod | None:
+        try:
+            data = await self._api.get(kubernetes.Pod.resource, namespace, name)
+        except errors.NotFound:
+            return None
+        return wire.decode(kubernetes.Pod, data)
+
+    def _mac(self, encoded: str) -> str:
+        return _encode(hmac.digest(self._key, encoded.encode(), hashlib.sha256))
+
+
+def ensure_key(path: Path) -> bytes:
+    """The key that signs; made once, readable by the owner alone."""
+    with contextlib.suppress(FileNotFoundError):
+        found = path.read_bytes()
+        if len(found) >= 32:
+            return found
+    key = secrets.token_bytes(32)
+    fresh = path.with_name(path.name + ".new")
+    fresh.unlink(missing_ok=True)
+    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.write(handle, key)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    fresh.replace(path)
+    return key
+
+
+def _is_alive(pod: kubernetes.Pod) -> bool:
+    return pod.status.phase not in _ENDED
+
+
+def _lasts(spec: dict[str, Any]) -> int:
+    lasts = spec.get("expirationSeconds", USUAL)
+    if not isinstance(lasts, int) or isinstance(lasts, bool) or lasts < SHORTEST:
+        raise _invalid("spec.expirationSeconds", f"must be a number, at least {SHORTEST}")
+    return min(lasts, LONGEST)
+
+
+def _invalid(field: str, message: str) -> errors.Invalid:
+    return errors.Invalid(f"{field}: {message}", causes=(errors.Cause(field, message),))
+
+
+def _encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _decode(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
