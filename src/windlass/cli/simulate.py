@@ -200,7 +200,7 @@ def _tell(out: Output, comparison: Comparison, html: Path | None) -> None:
     out.say(
         f"{data['scenario']}: {data['jobs']} jobs on {data['nodes']} nodes with {data['gpus']} GPUs"
     )
-    out.table(compare.COLUMNS, compare.rows(comparison))
+    out.table(compare.columns(comparison), compare.rows(comparison))
     for line in compare.remarks(comparison):
         out.hint(line)
     if html is not None:

@@ -20,7 +20,7 @@ Progress = Callable[[str, int, int], None]
 RECHECK = 20
 """With checks on, every so many decisions are made anew from facts in another order."""
 
-COLUMNS = (
+_COLUMNS = (
     "policy", "mean wait", "p50", "p95", "p99", "mean completion", "p50", "p95", "p99", "makespan",
     "used", "fragmented", "fairness", "preempted",
 )  # fmt: skip
@@ -90,8 +90,14 @@ def checker_for(scenario: Scenario, variant: Variant, again: int = RECHECK) -> c
     return checks.Checker(variant.policy(), again=again, promises=simple)
 
 
+def columns(comparison: Comparison) -> tuple[str, ...]:
+    """The head of the table for people; what jobs cost only where nodes have prices."""
+    priced = any(node.price and node.ready_in <= 0 for node in comparison.scenario.facts.nodes)
+    return (*_COLUMNS, "cost") if priced else _COLUMNS
+
+
 def rows(comparison: Comparison) -> list[list[str]]:
-    """The table for people, under `COLUMNS`."""
+    """The table for people, under `columns`."""
     return [_row(measures.summary(outcome)) for outcome in comparison.outcomes]
 
 
@@ -108,7 +114,12 @@ def _row(found: dict[str, Any]) -> list[str]:
         told_part(found["fragmentation"]),
         "-" if fair is None else f"{fair['jain']:.2f}",
         str(found["preemptions"]),
+        *([] if found["cost"] is None else [told_cost(found["cost"]["jobs"])]),
     ]
+
+
+def told_cost(amount: float) -> str:
+    return f"{amount:,.2f}" if amount < 1000 else f"{amount:,.0f}"
 
 
 def told_seconds(seconds: float | None) -> str:
@@ -139,6 +150,9 @@ def remarks(comparison: Comparison) -> list[str]:
         if found["never_started"]:
             waits = next(iter(outcome.verdicts.values()), "")
             said.append(f"{outcome.policy}: {found['never_started']} jobs never start: {waits}")
+        if found["cost"] is not None:
+            paid, whole = (told_cost(found["cost"][name]) for name in ("jobs", "nodes"))
+            said.append(f"{outcome.policy}: jobs paid {paid} of the {whole} that the nodes cost")
         made = found["promises"]
         if made["made"]:
             late = made["worst_delay_s"]

@@ -13,10 +13,11 @@ import math
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import yaml
+from msgspec import Meta
 
 from windlass.core.facts import DeviceRequest, Facts, Node, Queue, Topology, Unit
 from windlass.kinds import duration, quantity
@@ -51,6 +52,8 @@ class NodeGroup(Struct):
     """Racks to a block."""
     labels: dict[str, str] = {}
     name: str = "node"
+    price: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    """Of one node, an hour."""
 
 
 class QueueWords(Struct):
@@ -223,6 +226,7 @@ def _nodes(groups: list[NodeGroup]) -> Iterator[Node]:
         form = shaping.NodeForm(
             group.gpus, group.model, quantity.whole(group.gpu_memory) >> 20,
             quantity.milli(group.cpu), quantity.whole(group.memory), group.labels,
+            round(group.price * 10**9 / 3600),
         )  # fmt: skip
         for _ in range(group.count):
             path: tuple[str, ...] = ()

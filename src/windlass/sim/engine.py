@@ -16,6 +16,7 @@ from typing import Protocol
 
 from windlass.core import cycle, state
 from windlass.core.facts import Decision, Eviction, Placement, Running, Seat, Unit
+from windlass.sim import pricing
 from windlass.sim.live import Live, Record
 from windlass.sim.measures import Outcome, Timeline
 from windlass.sim.scenario import FOREVER, Scenario
@@ -59,6 +60,7 @@ class Simulation:
         self.scenario, self.variant, self.checker = scenario, variant, checker
         self.costs = scenario.costs
         self.policy = variant.policy()
+        self.prices = pricing.Prices(scenario.facts.nodes)
         self.now = scenario.start
         self.records = {
             job.unit.key: Record(dataclasses.replace(job, unit=variant.unit(job.unit)))
@@ -95,12 +97,15 @@ class Simulation:
         return True
 
     def outcome(self) -> Outcome:
+        for live in self.live.values():
+            live.pays(self.now, live.fee)
         return Outcome(
             self.scenario.name, self.variant.name,
             tuple(each for each in self.records.values() if each.job.unit.kin is not None),
             self.timeline,
             self.scenario.start, self.now, self.decisions,
             {verdict.unit: verdict.message for verdict in self.last.verdicts},
+            self.prices.total,
         )  # fmt: skip
 
     def _next_moment(self) -> float | None:
@@ -220,6 +225,7 @@ class Simulation:
 
     def _let_go(self, live: Live) -> None:
         del self.live[live.key]
+        live.pays(self.now, 0.0)
         self.broken.pop(live.key, None)
         live.record.ran += self.now - live.running.started
 
@@ -272,6 +278,7 @@ class Simulation:
             attempt=self._pushed,
         )  # fmt: skip
         self.live[live.key] = live
+        live.pays(self.now, self.prices.fee(running.unit, running.seats))
         self._works_on(live)
         return live
 
@@ -306,6 +313,7 @@ class Simulation:
     def _reseat(self, live: Live, seats: tuple[Seat, ...]) -> state.Event:
         """The unit goes on with other members than before."""
         live.turn(self.now, self.costs.checkpoint, seats)
+        live.pays(self.now, self.prices.fee(live.running.unit, seats))
         self._works_on(live)
         return state.Holds(live.running)
 

@@ -31,6 +31,8 @@ class Record:
     failed: int = 0
     promised: float | None = None
     """The first start that it was promised."""
+    cost: float = 0.0
+    """What it has paid; see `sim.pricing`."""
 
     def waits(self, now: float) -> None:
         self.waiting_since = now
@@ -66,9 +68,17 @@ class Live:
     version: int = 0
     """What was scheduled for another version does not happen."""
     rate: float = 0.0
+    fee: float = 0.0
+    """What it pays a second, since `paid`."""
+    paid: float = 0.0
 
     def __post_init__(self) -> None:
         self.rate = rate_of(self.running)
+
+    def pays(self, now: float, fee: float) -> None:
+        """Settles what it owes until now; from now on it pays the fee."""
+        self.record.cost += self.fee * (now - self.paid)
+        self.fee, self.paid = fee, now
 
     @property
     def key(self) -> str:

@@ -101,6 +101,8 @@ class Outcome:
     decisions: int
     verdicts: Mapping[str, str]
     """Why those wait that still do."""
+    price: float = 0.0
+    """Of all nodes a second; 0: nothing has a price."""
 
     def waits(self) -> list[float]:
         """Seconds in the queue, of every job; of those that still wait, so far."""
@@ -145,6 +147,7 @@ def summary(outcome: Outcome) -> dict[str, Any]:
         "lost_hours": _rounded(
             sum(record.lost * weight_of(record.job.unit) for record in records) / 3600
         ),
+        "cost": cost(outcome),
         "promises": promises(records),
         "decisions": outcome.decisions,
     }
@@ -192,6 +195,21 @@ def fairness(
     squares = math.fsum(part * part for part in parts.values())
     jain = math.fsum(parts.values()) ** 2 / (len(parts) * squares) if squares else 1.0
     return {"jain": _rounded(jain), "worst": _rounded(parts[worst]), "worst_name": worst}
+
+
+def cost(outcome: Outcome) -> dict[str, Any] | None:
+    """What jobs paid, by queue and in all, and what the nodes cost; None without prices."""
+    if not outcome.price:
+        return None
+    queues: dict[str, list[float]] = collections.defaultdict(list)
+    for record in outcome.records:
+        queues[record.job.unit.queue].append(record.cost)
+    paid = {name: math.fsum(parts) for name, parts in sorted(queues.items())}
+    return {
+        "jobs": _rounded(math.fsum(paid.values())),
+        "nodes": _rounded(outcome.price * (outcome.end - outcome.start)),
+        "queues": {name: _rounded(amount) for name, amount in paid.items()},
+    }
 
 
 def promises(records: Iterable[Record]) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def _table(comparison: Comparison) -> str:
     """As on the command line, with the best of each column marked."""
     rows = compare.rows(comparison)
     best = _best([measures.summary(outcome) for outcome in comparison.outcomes])
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in compare.COLUMNS)
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in compare.columns(comparison))
     body = "".join(
         "<tr>"
         + "".join(

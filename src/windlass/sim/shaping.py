@@ -30,6 +30,8 @@ class NodeForm:
     cpu: int = 128_000
     memory: int = 2048 * GIB
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    price: int = 0
+    """Billionths a second."""
 
     def node(self, name: str, path: tuple[str, ...] = ()) -> Node:
         devices = tuple(
@@ -41,7 +43,7 @@ class NodeForm:
             for number in range(self.gpus)
         )  # fmt: skip
         amounts = {"cpu": self.cpu, "memory": self.memory}
-        return Node(name, amounts, devices, dict(self.labels), path=path)
+        return Node(name, amounts, devices, dict(self.labels), path=path, price=self.price)
 
 
 class Roles:
