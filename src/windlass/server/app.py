@@ -18,8 +18,8 @@ from typing import Any
 from aiohttp import web
 
 import windlass
-from windlass.kinds import kubernetes
-from windlass.server import blobs, bodies, discovery, openapi, paths, queries, reviews
+from windlass.kinds import kubernetes, run
+from windlass.server import blobs, bodies, discovery, mailboxes, openapi, paths, queries, reviews
 from windlass.server.access import Access, acting_as
 from windlass.server.audit import AuditLog, Record, timestamp
 from windlass.server.identity import Attributes, Identity
@@ -52,10 +52,12 @@ class App:
         audit: AuditLog | None,
         gateway: NodeGateway | None,
         uploads: blobs.Blobs,
+        letters: mailboxes.Mailboxes,
     ) -> None:
         self._api = api
         self._access = access
         self._blobs = uploads
+        self._mailboxes = letters
         self._audit = audit
         self.metrics = Metrics()
         self._streams = Streams()
@@ -80,6 +82,7 @@ class App:
     async def stop(self) -> None:
         """Ends watches cleanly; `readyz` says so from now on."""
         self._stopping = True
+        await self._mailboxes.stop()
         await self._streams.stop()
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -107,6 +110,9 @@ class App:
         path = request.rel_url.raw_path.rstrip("/") or "/"
         if path in _HEALTH or path == "/version":
             return self._open_to_all(request, path)
+        mailbox = mailboxes.match(path)
+        if mailbox is not None and mailbox.worker:
+            return await self._mailboxes.answer_worker(request, mailbox)
         headers = request.headers
         identity = await self._access.authenticate(headers.get("Authorization"))
         if "Impersonate-User" in headers:
@@ -120,6 +126,9 @@ class App:
         blob = blobs.match(path)
         if blob is not None:
             return await self._blob(request, seen, identity, blob)
+        if mailbox is not None:
+            await self._access.authorize(identity, _creating_runs(mailbox.namespace))
+            return await self._mailboxes.answer_owner(request, mailbox, identity.user)
         target = paths.parse(path)
         if target is None:
             return self._outside_objects(request, identity, path)
@@ -199,7 +208,9 @@ async def make_app(
     access = Access(api, PodTokens(api, ensure_key(state / "pod-tokens.key")))
     await access.start()
     uploads = blobs.Blobs(state / "blobs")
-    app = App(api, access, audit, gateway, uploads)
+    letters = mailboxes.Mailboxes(state / "mailboxes")
+    app = App(api, access, audit, gateway, uploads, letters)
+    app.background.append(asyncio.create_task(letters.sweep_regularly()))
     app.background.append(asyncio.create_task(blobs.sweep_regularly(uploads, EmbeddedStore(api))))
     return app
 
@@ -274,6 +285,10 @@ def _call(request: web.BaseRequest, target: paths.Target, identity: Identity) ->
     if not verb:
         raise _method_not_allowed()
     return Call(request, target, verb, query, identity)
+
+
+def _creating_runs(namespace: str) -> Attributes:
+    return Attributes("create", run.Run.resource.group, run.Run.resource.plural, "", namespace)
 
 
 def _status_response(problem: errors.ApiError) -> web.Response:
