@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from windlass.kinds import kubernetes, quantity, reasons, run
 
 DEVICE_PREFIX = "windlass.dev/"
@@ -16,6 +18,10 @@ VENDOR_KINDS = frozenset({"gpu", "npu"})
 """Kinds that other people's device plug-ins name in their own domains: `nvidia.com/gpu`."""
 ANNOTATION_DEVICES = "windlass.dev/devices"
 """Which devices a member's pod was given: its Run says so only while the attempt is current."""
+ANNOTATION_RESTART = "windlass.dev/restart"
+"""The restart within the attempt that the pod was made for; absent: it is the first of its key."""
+PREPARE = "prepare"
+"""The init container of ours, whose termination message is typed."""
 MOST = 1 << 53
 """Larger amounts count as this one: more than any machine has, and sums of it stay exact."""
 
@@ -24,6 +30,7 @@ State = Literal["waiting", "running", "succeeded", "failed"]
 _STATES: dict[str, State] = {"Running": "running", "Succeeded": "succeeded", "Failed": "failed"}
 _FAILURES = {
     "OOMKilled": reasons.Reason.OUT_OF_MEMORY,
+    "OutOfSharedMemory": reasons.Reason.OUT_OF_SHARED_MEMORY,
     "NodeLost": reasons.Reason.NODE_LOST,
     "NodeShutdown": reasons.Reason.NODE_LOST,
     "Evicted": reasons.Reason.NODE_LOST,
@@ -32,7 +39,14 @@ _FAILURES = {
     "ImageNotSupported": reasons.Reason.IMAGE_OR_ENVIRONMENT_FAILED,
     "CreateContainerConfigError": reasons.Reason.IMAGE_OR_ENVIRONMENT_FAILED,
     "CreateContainerError": reasons.Reason.IMAGE_OR_ENVIRONMENT_FAILED,
+    "UnexpectedAdmissionError": reasons.Reason.NODE_REFUSED,
+    "TopologyAffinityError": reasons.Reason.NODE_REFUSED,
+    "NodeAffinity": reasons.Reason.NODE_REFUSED,
+    "NodePorts": reasons.Reason.NODE_REFUSED,
+    "PortTaken": reasons.Reason.NODE_REFUSED,
 }
+_REFUSED = "OutOf"
+"""How kubelets begin the reason of a pod that they have no room for: OutOfcpu, OutOfpods."""
 
 
 def state(pod: kubernetes.Pod) -> State:
@@ -128,17 +142,44 @@ def device_names(pod: kubernetes.Pod) -> list[str]:
     return [name for name in told.split(",") if name]
 
 
+def restart_of(pod: kubernetes.Pod) -> int:
+    """The restart within the attempt that the pod was made for; 0: none."""
+    told = (pod.metadata.annotations or {}).get(ANNOTATION_RESTART, "0")
+    return int(told) if told.isdecimal() else 0
+
+
 def failure(pod: kubernetes.Pod) -> tuple[reasons.Reason, str, int | None]:
     """Why a failed pod failed: the reason, the words, the exit code if there is one."""
-    for status in pod.status.container_statuses or ():
+    before = pod.status.init_container_statuses or ()
+    for status in (*before, *(pod.status.container_statuses or ())):
         ended = status.state.terminated
         if ended is not None and ended.exit_code != 0:
             reason = _FAILURES.get(ended.reason, reasons.Reason.CODE_FAILED)
             how = f"signal {ended.exit_code - 128}" if ended.exit_code > 128 else "an error"
             words = ended.message or f"ended by {how} with exit code {ended.exit_code}"
+            if status.name == PREPARE:
+                reason, words = _prepare_failed(reason, words)
             return reason, f"{pod.name}: {words}", ended.exit_code
     reason = _FAILURES.get(pod.status.reason, reasons.Reason.CODE_FAILED)
+    if reason is reasons.Reason.CODE_FAILED and pod.status.reason.startswith(_REFUSED):
+        reason = reasons.Reason.NODE_REFUSED
     return reason, f"{pod.name}: {pod.status.message or pod.status.reason or 'failed'}", None
+
+
+def _prepare_failed(reason: reasons.Reason, told: str) -> tuple[reasons.Reason, str]:
+    """What our own init container left: `{"reason", "message"}`, or else whatever it printed."""
+    if reason is reasons.Reason.CODE_FAILED:
+        reason = reasons.Reason.IMAGE_OR_ENVIRONMENT_FAILED
+    try:
+        typed = msgspec.json.decode(told, type=_Typed)
+        return reasons.Reason(typed.reason), typed.message
+    except (msgspec.MsgspecError, ValueError):
+        return reason, told
+
+
+class _Typed(msgspec.Struct):
+    reason: str
+    message: str
 
 
 def _requests(container: kubernetes.Container) -> dict[str, int]:

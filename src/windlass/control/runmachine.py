@@ -1,8 +1,9 @@
 """The life of a Run: from what is observed to the next step. Pure: events in, actions out.
 
 One function per phase looks at the Run and its pods and answers with a `Plan`: at most one change
-of phase, pods to create, pods to delete, and when to look again. `control.runs` carries it out.
-Every step can be repeated: the plan depends only on what is stored.
+of phase or one note, pods to create, pods to delete, and when to look again. `control.runs` carries
+it out. Every step can be repeated: the plan depends only on what is stored, and what cannot be
+seen from pods (who was started, who is started again) is noted before it is done.
 
     Queued -> Starting -> Running -> Succeeded | Failed | Stopped
                  \\___________\\_> Stopping -> the same, or Queued for another attempt
@@ -11,18 +12,15 @@ Every step can be repeated: the plan depends only on what is stored.
 from __future__ import annotations
 
 import dataclasses
-import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
-from windlass.control import members, podrender
-from windlass.kinds import duration, kubernetes, run, times
+from windlass.control import members, podrender, retrying
+from windlass.control.runview import Member, View, resizes_live
+from windlass.kinds import duration, kubernetes, times
 from windlass.kinds.reasons import Reason
 
-FIRST_RETRY, LONGEST_RETRY = 5.0, 300.0
-"""Seconds before a failed run is placed again: doubling with each attempt."""
-
 ALLOWED: dict[str, frozenset[str]] = {
-    "": frozenset({"Queued"}),
     "Queued": frozenset({"Starting", "Stopped"}),
     "Starting": frozenset({"Running", "Stopping", "Queued", "Succeeded", "Failed", "Stopped"}),
     "Running": frozenset({"Stopping", "Queued", "Succeeded", "Failed", "Stopped"}),
@@ -30,14 +28,6 @@ ALLOWED: dict[str, frozenset[str]] = {
     "Succeeded": frozenset(),
     "Failed": frozenset(),
     "Stopped": frozenset(),
-}
-
-_RETRY_CAUSE = {
-    Reason.NODE_LOST: "NodeLost",
-    Reason.AGENT_LOST: "NodeLost",
-    Reason.PREEMPTED: "Preempted",
-    Reason.CODE_FAILED: "Failed",
-    Reason.OUT_OF_MEMORY: "Failed",
 }
 _END = {Reason.COMPLETED: "Succeeded", Reason.USER_STOPPED: "Stopped"}
 
@@ -51,158 +41,127 @@ class Move:
     message: str
     exit_code: int | None = None
     next_attempt: bool = False
+    cost: int = 0
+    """Retries that the next attempt costs."""
+    avoid: tuple[str, ...] = ()
+    """Nodes that are to blame."""
+    members: Mapping[str, int] | None = None
+    """By role, how many are started with this step; None: as before."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
     move: Move | None = None
+    note: Mapping[str, Any] | None = None
+    """What to write into the status without a change of phase, before anything else is done."""
     create: tuple[kubernetes.Pod, ...] = ()
     delete: tuple[kubernetes.Pod, ...] = ()
+    force: tuple[kubernetes.Pod, ...] = ()
+    """Pods that nobody will ever confirm to be gone: deleted without waiting, after the move."""
     wake: float | None = None
     """Seconds after which to look again."""
     delete_run: bool = False
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class View:
-    """What a step looks at."""
-
-    owner: run.Run
-    pods: Sequence[kubernetes.Pod]
-    """All that the Run owns, of whatever attempt."""
-    epoch: int
-    now: datetime.datetime
-
-    @property
-    def active(self) -> list[kubernetes.Pod]:
-        return [pod for pod in self.pods if members.is_active(pod)]
-
-    def wanted(self) -> dict[tuple[str, int], run.Member]:
-        """The members of this attempt's assignment, by role and index."""
-        assignment = self.owner.status.assignment
-        if assignment is None or assignment.attempt != self.owner.status.attempt:
-            return {}
-        return {
-            (role, index): member
-            for role, listed in assignment.members.items()
-            for index, member in enumerate(listed)
-        }
-
-    def present(self) -> dict[tuple[str, int], kubernetes.Pod]:
-        """This attempt's pods, by role and index."""
-        found: dict[tuple[str, int], kubernetes.Pod] = {}
-        for pod in self.pods:
-            key = members.key_of(pod)
-            if key is not None and key.attempt == self.owner.status.attempt:
-                found[key.role, key.index] = pod
-        return found
-
-    def seconds_in_phase(self) -> float:
-        return (self.now - phase_since(self.owner, self.now)).total_seconds()
-
-
 def plan(view: View) -> Plan:
     """The next step."""
-    if not view.owner.status.history:
-        return Plan(move=Move("Queued", "", "submitted"))
-    made = _STEPS[view.owner.status.phase](view)
+    phase = view.owner.status.phase
+    made = _STEPS[phase](view)
     if made.move is not None:
-        allowed = ALLOWED[view.owner.status.phase]
-        assert made.move.to in allowed, f"{view.owner.status.phase} -> {made.move.to}"  # noqa: S101
+        assert made.move.to in ALLOWED[phase], f"{phase} -> {made.move.to}"  # noqa: S101
     return made
 
 
-def phase_since(owner: run.Run, default: datetime.datetime) -> datetime.datetime:
-    """When the Run entered its phase."""
-    history = owner.status.history or ()
-    return times.parse(history[-1].at) if history else default
-
-
-def retry_at(owner: run.Run) -> float:
-    """Unix time before which a Run that failed must not be placed again; 0 if it may at once."""
-    history = owner.status.history or ()
-    if owner.status.phase != "Queued" or not history or history[-1].reason not in _RETRY_CAUSE:
-        return 0.0
-    pause = min(LONGEST_RETRY, FIRST_RETRY * 2.0 ** min(retries_used(owner) - 1, 20))
-    return times.parse(history[-1].at).timestamp() + pause
-
-
-def retries_used(owner: run.Run) -> int:
-    """Attempts that were spent on failures; being held and released costs none."""
-    held = sum(
-        1
-        for step in owner.status.history or ()
-        if step.to_phase == "Queued" and step.reason == Reason.SUSPENDED
-    )
-    return max(0, owner.status.attempt - held)
+# --- one function per phase -----------------------------------------------------------------------
 
 
 def _queued(view: View) -> Plan:
-    if view.owner.metadata.deletion_timestamp:
-        return Plan(move=_end(view, Reason.USER_STOPPED, "deleted", None))
-    assignment = view.owner.status.assignment
+    owner = view.owner
+    if owner.metadata.deletion_timestamp:
+        return Plan(move=_end(view, Reason.USER_STOPPED, "deleted"))
+    if owner.spec.stop:
+        return Plan(move=_end(view, Reason.USER_STOPPED, "stopped by spec.stop"))
+    if view.older:
+        return _clear(view, view.older)
     wanted = view.wanted()
-    if view.owner.spec.suspend or assignment is None or not wanted:
-        return Plan()
-    if assignment.epoch != view.epoch:
-        # Decided by an earlier leader: this one's scheduler re-affirms or withdraws it first.
+    # Room that an earlier leader gave is re-affirmed or withdrawn by today's scheduler first.
+    if owner.spec.suspend or not wanted or not view.is_current():
         return Plan()
     nodes = sorted({member.node for member in wanted.values()})
-    return Plan(move=Move("Starting", Reason.ASSIGNED, f"placed on {_some(nodes)}"))
+    words = f"placed on {_some(nodes)}"
+    return Plan(move=Move("Starting", Reason.ASSIGNED, words, members=view.sizes()))
 
 
 def _starting(view: View) -> Plan:
+    stop = _stop_wanted(view)
+    if stop is not None:
+        return Plan(move=stop)
     present, wanted = view.present(), view.wanted()
-    started = [key for key in wanted if key in present and members.has_started(present[key])]
-    if started and len(started) == len(wanted) and not _stop_wanted(view):
+    ready = [m for m in wanted if m in present and members.has_started(present[m])]
+    if ready and len(ready) == len(wanted) and not _outdated(view):
         # Also when all have ended meanwhile: a run that succeeds has run, and its history says so.
-        return Plan(move=Move("Running", Reason.MEMBERS_RUNNING, f"{len(started)} running"))
-    early = _stop_wanted(view) or _outcome(view)
+        words = f"{len(ready)} running"
+        return Plan(move=Move("Running", Reason.MEMBERS_RUNNING, words, members=view.sizes()))
+    early = _shrink(view) or _outcome(view)
     if early is not None:
-        return Plan(move=early)
-    roles = {role.name: role for role in view.owner.spec.roles}
-    missing = [
-        podrender.pod_of(view.owner, roles[role], index, member)
-        for (role, index), member in sorted(wanted.items())
-        if (role, index) not in present
-    ]
-    if missing:
-        return Plan(create=tuple(missing))
+        return early
     limit = view.owner.spec.duration and view.owner.spec.duration.start
-    return _until(view, limit or None, "did not start within spec.duration.start")
+    late = _until(view, limit or None, "did not start within spec.duration.start")
+    if late.move is not None:
+        return late
+    return _keep_whole(view, [member for member in wanted if member not in present], late.wake)
 
 
 def _running(view: View) -> Plan:
-    early = _stop_wanted(view) or _outcome(view)
+    stop = _stop_wanted(view)
+    if stop is not None:
+        return Plan(move=stop)
+    early = _shrink(view) or _outcome(view)
     if early is not None:
-        return Plan(move=early)
-    lost = sorted(view.wanted().keys() - view.present().keys())
-    if lost:
-        role, index = lost[0]
-        message = f"the pod of {role} {index} was deleted"
-        return Plan(move=_stop_or_end(view, Reason.NODE_LOST, message, None))
+        return early
+    present, started = view.present(), view.started()
+    missing = sorted(member for member in view.wanted() if member not in present)
+    for role, index in missing:
+        if index < started.get(role, 0) and not view.restart_of((role, index)):
+            message = f"the pod of {role} {index} was deleted"
+            return Plan(move=_stop_or_end(view, Reason.NODE_LOST, message))
     limit = view.owner.spec.duration and view.owner.spec.duration.max
-    return _until(view, limit or None, "ran longer than spec.duration.max")
+    late = _until(view, limit or None, "ran longer than spec.duration.max")
+    if late.move is not None:
+        return late
+    sizes = view.sizes()
+    if not missing and any(sizes[role] > started.get(role, 0) for role in sizes):
+        return Plan(note={"members": sizes})
+    return _keep_whole(view, missing, late.wake)
 
 
 def _stopping(view: View) -> Plan:
-    if view.active:
-        unasked = [pod for pod in view.active if not pod.metadata.deletion_timestamp]
-        return Plan(delete=tuple(unasked))
-    status = view.owner.status
-    return Plan(move=_end(view, Reason(status.reason), status.message, status.exit_code))
+    """Waits until every pod is known to be gone, or nobody can ever tell."""
+    gone = [pod for pod in view.active if view.node_of(pod).state == "gone"]
+    lost = [pod for pod in view.active if view.node_of(pod).state == "lost"]
+    if len(gone) + len(lost) < len(view.active):
+        return Plan(delete=_unasked(view.active), force=tuple(gone))
+    status, message = view.owner.status, view.owner.status.message
+    if lost:
+        left = _lost_after(view, lost)
+        if left > 0:
+            return Plan(delete=_unasked(lost), force=tuple(gone), wake=left)
+        nodes = sorted({pod.spec.node_name or "" for pod in lost})
+        message = f"{message}; members on {_some(nodes)}, which is silent, may have run twice"
+    move = _end(view, Reason(status.reason), message, status.exit_code)
+    return Plan(move=move, force=(*gone, *lost))
 
 
 def _finished(view: View) -> Plan:
     """Nothing more happens, but what should be gone goes."""
-    strays = tuple(pod for pod in view.active if not pod.metadata.deletion_timestamp)
+    strays = _clear(view, view.active)
     ttl = view.owner.spec.ttl_after_finished
     if ttl is None or view.owner.metadata.deletion_timestamp:
-        return Plan(delete=strays)
+        return strays
     left = duration.milliseconds(ttl) / 1000 - view.seconds_in_phase()
     if left > 0:
-        return Plan(delete=strays, wake=left)
-    return Plan(delete=strays, delete_run=True)
+        return dataclasses.replace(strays, wake=left)
+    return dataclasses.replace(strays, delete_run=True)
 
 
 _STEPS: dict[str, Callable[[View], Plan]] = {
@@ -216,49 +175,113 @@ _STEPS: dict[str, Callable[[View], Plan]] = {
 }
 
 
+# --- why an attempt ends --------------------------------------------------------------------------
+
+
 def _stop_wanted(view: View) -> Move | None:
-    if view.owner.metadata.deletion_timestamp:
-        return _stop_or_end(view, Reason.USER_STOPPED, "deleted", None)
-    if view.owner.spec.suspend:
-        return _stop_or_end(view, Reason.SUSPENDED, "held by spec.suspend", None)
-    return None
+    """What somebody else wants, or did."""
+    owner, eviction = view.owner, view.owner.status.eviction
+    if owner.metadata.deletion_timestamp:
+        return _stop_or_end(view, Reason.USER_STOPPED, "deleted")
+    if owner.spec.stop:
+        return _stop_or_end(view, Reason.USER_STOPPED, "stopped by spec.stop")
+    if owner.spec.suspend:
+        return _stop_or_end(view, Reason.SUSPENDED, "held by spec.suspend")
+    if eviction is not None and eviction.keep_members is None:
+        return _stop_or_end(view, Reason.PREEMPTED, eviction.reason)
+    return _lost_node(view) or _resize_by_restart(view)
 
 
-def _outcome(view: View) -> Move | None:
-    """How the attempt ended, if it did: the first failed member decides, else completion."""
+def _lost_node(view: View) -> Move | None:
     present = view.present()
-    for _, pod in sorted(present.items()):
-        if members.state(pod) == "failed":
-            if pod.metadata.deletion_timestamp:
-                return _stop_or_end(view, Reason.NODE_LOST, f"{pod.name} was deleted", None)
-            return _stop_or_end(view, *members.failure(pod))
-    completion = view.owner.spec.completion
-    deciding = [
-        key for key in view.wanted() if completion is None or key[0] == completion.role
-    ]  # fmt: skip
-    if deciding and all(
-        key in present and members.state(present[key]) == "succeeded" for key in deciding
-    ):
-        return _stop_or_end(view, Reason.COMPLETED, "ended with success", 0)
+    for member, room in sorted(view.wanted().items()):
+        pod, node = present.get(member), view.node(room.node)
+        if node.state in ("lost", "gone") and (pod is None or members.is_active(pod)):
+            how = "is gone" if node.state == "gone" else "is silent"
+            return _stop_or_end(
+                view, Reason.NODE_LOST, f"node {room.node} {how}", avoid=(room.node,)
+            )
     return None
 
 
-def _stop_or_end(view: View, reason: Reason, message: str, exit_code: int | None) -> Move:
+def _resize_by_restart(view: View) -> Move | None:
+    """Some role has more or less room than members and cannot change its size while it runs."""
+    started, sizes = view.started(), view.sizes()
+    for role, size in sizes.items():
+        known = started.get(role, size)
+        grows = size > known and view.owner.status.phase == "Running"
+        if (grows or size < known) and not resizes_live(view.owner, role):
+            return _stop_or_end(view, Reason.RESIZED, f"with {size} {role} instead of {known}")
+    return None
+
+
+def _outcome(view: View) -> Plan | None:
+    """How the attempt ended, if it did: the first failed member decides, else completion."""
+    present, wanted = view.present(), view.wanted()
+    outdated = _outdated(view)
+    for member in sorted(wanted.keys() & present.keys() - outdated):
+        pod = present[member]
+        if members.state(pod) == "failed":
+            return _failed(view, member, pod)
+    if _is_complete(view, present):
+        return Plan(move=_stop_or_end(view, Reason.COMPLETED, "ended with success", 0))
+    return None
+
+
+def _failed(view: View, member: Member, pod: kubernetes.Pod) -> Plan:
+    if pod.metadata.deletion_timestamp:
+        return Plan(move=_stop_or_end(view, Reason.NODE_LOST, f"{pod.name} was deleted"))
+    reason, message, exit_code = members.failure(pod)
+    again = retrying.restart(view, member, reason)
+    if again is not None:
+        what, number = again
+        limit = view.owner.spec.retries.limit
+        note = {
+            "restarts": number,
+            "restarted": {**(view.owner.status.restarted or {}), what: number},
+            "restartedAt": times.seconds(view.now),
+            "message": f"{message}; {what} starts again, {number} of {limit}",
+        }
+        return Plan(note=note)
+    node = pod.spec.node_name or ""
+    avoid = (node,) if node and reason in retrying.BLAMES_NODE else ()
+    return Plan(move=_stop_or_end(view, reason, message, exit_code, avoid))
+
+
+def _is_complete(view: View, present: Mapping[Member, kubernetes.Pod]) -> bool:
+    spec = view.owner.spec
+    if spec.placement.gang:
+        deciding = list(view.wanted())
+    else:  # Members come one by one: it is complete when the last of them was there, too.
+        deciding = [(role.name, index) for role in spec.roles for index in range(role.replicas)]
+    if spec.completion is not None:
+        deciding = [member for member in deciding if member[0] == spec.completion.role]
+    return bool(deciding) and all(
+        member in present and members.state(present[member]) == "succeeded" for member in deciding
+    )
+
+
+def _stop_or_end(
+    view: View,
+    reason: Reason,
+    message: str,
+    exit_code: int | None = None,
+    avoid: tuple[str, ...] = (),
+) -> Move:
     """Through Stopping while pods are active, else straight to what follows."""
     if view.active:
-        return Move("Stopping", reason, message, exit_code)
-    return _end(view, reason, message, exit_code)
+        return Move("Stopping", reason, message, exit_code, avoid=avoid)
+    return dataclasses.replace(_end(view, reason, message, exit_code), avoid=avoid)
 
 
-def _end(view: View, reason: Reason, message: str, exit_code: int | None) -> Move:
-    if reason is Reason.SUSPENDED:
-        return Move("Queued", reason, message, next_attempt=True)
-    retries = view.owner.spec.retries
-    used = retries_used(view.owner)
-    if _RETRY_CAUSE.get(reason) in retries.causes and used < retries.limit:
-        words = f"{message}; retry {used + 1} of {retries.limit}"
-        return Move("Queued", reason, words, exit_code, next_attempt=True)
-    return Move(_END.get(reason, "Failed"), reason, message, exit_code)
+def _end(view: View, reason: Reason, message: str, exit_code: int | None = None) -> Move:
+    cost = retrying.cost(view.owner, reason)
+    if cost is None:
+        return Move(_END.get(reason, "Failed"), reason, message, exit_code)
+    if cost:
+        limit = view.owner.spec.retries.limit
+        message = f"{message}; retry {view.owner.status.retries + cost} of {limit}"
+    return Move("Queued", reason, message, exit_code, next_attempt=True, cost=cost)
 
 
 def _until(view: View, limit: str | None, what: str) -> Plan:
@@ -267,7 +290,78 @@ def _until(view: View, limit: str | None, what: str) -> Plan:
     left = duration.milliseconds(limit) / 1000 - view.seconds_in_phase()
     if left > 0:
         return Plan(wake=left)
-    return Plan(move=_stop_or_end(view, Reason.TIMEOUT, f"{what} ({limit})", None))
+    return Plan(move=_stop_or_end(view, Reason.TIMEOUT, f"{what} ({limit})"))
+
+
+def _lost_after(view: View, pods: Iterable[kubernetes.Pod]) -> float:
+    """Seconds until pods on silent nodes are given up."""
+    limit = duration.milliseconds(view.owner.spec.retries.lost_after) / 1000
+    silent = [view.node_of(pod).since for pod in pods]
+    since = min([view.seconds_in_phase(), *(view.seconds_since(at) for at in silent if at)])
+    return limit - since
+
+
+# --- members that come and go within an attempt ---------------------------------------------------
+
+
+def _shrink(view: View) -> Plan | None:
+    """Members above what it may keep are given up: noted first, so that whoever takes back the
+    eviction knows that it is too late, then told to go."""
+    started, sizes = view.started(), view.sizes()
+    fewer = {role: sizes.get(role, 0) for role in started if sizes.get(role, 0) < started[role]}
+    return Plan(note={"members": {**started, **fewer}}) if fewer else None
+
+
+def _surplus(view: View) -> tuple[kubernetes.Pod, ...]:
+    """Pods of members that are no longer wanted, or are to be made anew."""
+    present, wanted = view.present(), view.wanted()
+    unwanted = [present[member] for member in sorted(present.keys() - wanted.keys())]
+    outdated = [present[member] for member in sorted(_outdated(view))]
+    return _unasked([*unwanted, *outdated, *view.older])
+
+
+def _outdated(view: View) -> set[Member]:
+    """Members whose pods were made before their last restart."""
+    return {
+        member
+        for member, pod in view.present().items()
+        if members.restart_of(pod) < view.restart_of(member)
+    }
+
+
+def _keep_whole(view: View, missing: Sequence[Member], wake: float | None) -> Plan:
+    """Makes the pods of members that joined or start again, deletes those of others."""
+    pause = retrying.restart_pause(view)
+    due = [member for member in missing if pause <= 0 or not view.restart_of(member)]
+    if len(due) < len(missing):
+        wake = pause if wake is None else min(pause, wake)
+    return Plan(create=_pods(view, due), delete=_surplus(view), wake=wake)
+
+
+def _pods(view: View, wanted: Iterable[Member]) -> tuple[kubernetes.Pod, ...]:
+    roles = {role.name: role for role in view.owner.spec.roles}
+    rooms = view.wanted()
+    made = []
+    for role, index in sorted(wanted):
+        pod = podrender.pod_of(view.owner, roles[role], index, rooms[role, index])
+        restart = view.restart_of((role, index))
+        annotations = dict(pod.metadata.annotations or {})
+        annotations.pop(members.ANNOTATION_RESTART, None)
+        if restart:
+            annotations[members.ANNOTATION_RESTART] = str(restart)
+        pod.metadata.annotations = annotations
+        made.append(pod)
+    return tuple(made)
+
+
+def _clear(view: View, pods: Sequence[kubernetes.Pod]) -> Plan:
+    """Pods that should not be there any more; where their node is lost nobody confirms it."""
+    silent = tuple(pod for pod in pods if view.node_of(pod).state in ("lost", "gone"))
+    return Plan(delete=_unasked(pod for pod in pods if pod not in silent), force=silent)
+
+
+def _unasked(pods: Iterable[kubernetes.Pod]) -> tuple[kubernetes.Pod, ...]:
+    return tuple(pod for pod in pods if not pod.metadata.deletion_timestamp)
 
 
 def _some(names: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ The Run is read from the store itself, so a step never acts on a phase that an e
 left; pods come from the cache, and are read again before a phase is left for good, because a pod
 that the cache does not show yet would be left behind.
 
-Writes phase, attempt, conditions, history, exit code, reason and message; never the assignment.
+Writes all of the status but what is the scheduler's: assignment, nomination, eviction, queue.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
-from collections.abc import Callable, Iterable
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from windlass.control import members, runmachine, runtime
+from windlass.control import events, members, nodes, progress, runmachine, runtime, runview
 from windlass.kinds import kubernetes, meta, reasons, run, times
 from windlass.store import client, errors
 from windlass.store.reflector import Reflector
@@ -29,6 +31,9 @@ POD_INDEX = "run"
 """Name of the pod reflector's index by the uid of the owning Run."""
 _AT_ONCE = 16
 """Pod requests in flight at once for one Run."""
+_STEPS_AT_ONCE = 4
+_ON_THE_WAY = ("Starting", "Running", "Stopping")
+"""Phases after which more follows."""
 
 
 def pod_index(pod: kubernetes.Pod) -> Iterable[str]:
@@ -44,12 +49,21 @@ class Runs:
         store: client.Store,
         pods: Reflector[kubernetes.Pod],
         epoch: int,
+        *,
+        silence: nodes.Silence | None = None,
         now: Callable[[], datetime.datetime] = times.now,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._pods = pods
         self._epoch = epoch
+        self._silence = silence
+        """Without it all nodes are as they should be."""
         self._now = now
+        self._clock = clock
+        self._reported: dict[str, float] = {}
+        """By uid of a Run, when its progress was last written."""
+        self._misreported: set[str] = set()
 
     async def reconcile(self, key: runtime.Key) -> runtime.Result:
         namespace, name = key
@@ -57,28 +71,84 @@ class Runs:
             owner = await self._store.get(run.Run, name, namespace)
         except errors.NotFound:
             return runtime.DONE
-        plan = self._plan(owner, self._pods.by(POD_INDEX, owner.uid))
-        if plan.move is not None and plan.move.to not in ("Starting", "Running", "Stopping"):
-            plan = self._plan(owner, await self._live_pods(owner))
-        return await self._carry_out(owner, plan)
+        for _ in range(_STEPS_AT_ONCE):
+            plan, wake = self._plan(owner, self._pods.by(POD_INDEX, owner.uid))
+            if plan.move is not None and plan.move.to not in _ON_THE_WAY:
+                plan, wake = self._plan(owner, await self._live_pods(owner))
+            problem, written = await self._carry_out(owner, plan)
+            if problem:
+                return runtime.failed(problem)
+            if written is None:
+                break
+            owner = written
+        wake = _sooner(plan.wake, wake, await self._fold_progress(owner))
+        return runtime.DONE if wake is None else runtime.again(wake + 0.01)
 
-    def _plan(self, owner: run.Run, pods: list[kubernetes.Pod]) -> runmachine.Plan:
-        return runmachine.plan(runmachine.View(owner, pods, self._epoch, self._now()))
+    def _plan(
+        self, owner: run.Run, pods: list[kubernetes.Pod]
+    ) -> tuple[runmachine.Plan, float | None]:
+        """The next step, and when a node that is silent will count as lost."""
+        silent: dict[str, runview.Node] = {}
+        wake: float | None = None
+        if self._silence is not None and not owner.finished:
+            names = {pod.spec.node_name for pod in pods if pod.spec.node_name}
+            room = owner.status.assignment
+            if room is not None and room.attempt == owner.status.attempt:
+                names |= {member.node for listed in room.members.values() for member in listed}
+            silent, wake = self._silence.look(sorted(names))
+        view = runview.View(owner, pods, self._epoch, self._now(), silent)
+        return runmachine.plan(view), wake
 
-    async def _carry_out(self, owner: run.Run, plan: runmachine.Plan) -> runtime.Result:
+    async def _carry_out(self, owner: run.Run, plan: runmachine.Plan) -> tuple[str, run.Run | None]:
+        """What went wrong, if something did; and the Run if its next step can be taken at once."""
+        if plan.note is not None:
+            return "", await self._patch(owner, dict(plan.note))
+        move = plan.move
         if plan.create:
             problem = await self._create_all(plan.create)
             if isinstance(problem, runmachine.Move):
-                plan = runmachine.Plan(move=problem)
+                move = problem
             elif problem:
-                return runtime.failed(problem)
+                return problem, None
         await all_of(self._delete(pod) for pod in plan.delete)
-        if plan.move is not None:
-            await self._write(owner, plan.move)
+        written = await self._write(owner, move) if move is not None else None
+        await all_of(self._delete(pod, grace_seconds=0) for pod in plan.force)
         if plan.delete_run:
             uid = client.Preconditions(uid=owner.uid)
             await self._store.delete(run.Run, owner.name, owner.namespace, preconditions=uid)
-        return runtime.DONE if plan.wake is None else runtime.again(plan.wake + 0.01)
+        return "", written if move is not None and move.to in _ON_THE_WAY else None
+
+    async def _fold_progress(self, owner: run.Run) -> float | None:
+        """Writes what the job reports, if that is new; when to come again for it."""
+        if owner.finished:
+            self._reported.pop(owner.uid, None)
+            self._misreported.discard(owner.uid)
+        if owner.status.phase != "Running":
+            return None
+        told = await self._progress(owner)
+        if told is None or told == owner.status.progress:
+            return None
+        left = self._reported.get(owner.uid, -math.inf) + progress.EVERY - self._clock()
+        if left > 0:
+            return left
+        self._reported[owner.uid] = self._clock()
+        # Without a resourceVersion: it takes nothing from anybody, and only we write it.
+        await self._store.patch(
+            run.Run, owner.name, owner.namespace, subresource="status",
+            patch={"status": {"progress": _progress_patch(told)}},
+        )  # fmt: skip
+        return None
+
+    async def _progress(self, owner: run.Run) -> run.Progress | None:
+        try:
+            return progress.of_run(owner, self._pods.by(POD_INDEX, owner.uid))
+        except progress.ProgressError:
+            if owner.uid not in self._misreported:
+                self._misreported.add(owner.uid)
+                await events.tell(
+                    self._store, owner, events.WARNING, "ProgressIgnored", progress.PROBLEM, NAME
+                )
+            return None
 
     async def _live_pods(self, owner: run.Run) -> list[kubernetes.Pod]:
         found = await self._store.list(
@@ -99,31 +169,52 @@ class Runs:
             found = await self._store.get(kubernetes.Pod, pod.name, pod.namespace)
             if members.owner_uid(found) != members.owner_uid(pod):
                 return f"waiting until pod {pod.name}, which belongs to somebody else, is gone"
+            old = members.restart_of(found) < members.restart_of(pod)
+            if old or found.metadata.deletion_timestamp:
+                return f"waiting until the last pod of the name {pod.name} is gone"
         except errors.Invalid as error:
             return runmachine.Move("Stopping", reasons.Reason.UNSUPPORTED, error.message)
         return ""
 
-    async def _delete(self, pod: kubernetes.Pod) -> None:
+    async def _delete(self, pod: kubernetes.Pod, grace_seconds: int | None = None) -> None:
         uid = client.Preconditions(uid=pod.uid)
         try:
-            await self._store.delete(kubernetes.Pod, pod.name, pod.namespace, preconditions=uid)
+            await self._store.delete(
+                kubernetes.Pod, pod.name, pod.namespace,
+                preconditions=uid, grace_seconds=grace_seconds,
+            )  # fmt: skip
         except (errors.NotFound, errors.Conflict):
             return  # gone, or another pod by now
 
-    async def _write(self, owner: run.Run, move: runmachine.Move) -> None:
-        """The change of phase, if the Run is still as it was read."""
-        before = owner.status.phase if owner.status.history else ""
+    async def _write(self, owner: run.Run, move: runmachine.Move) -> run.Run:
+        """The change of phase, with the last that the job said of itself."""
         status = status_patch(owner, move, self._now())
-        await self._store.patch(
-            run.Run, owner.name, owner.namespace, subresource="status",
-            patch={
-                "metadata": {"resourceVersion": owner.metadata.resource_version},
-                "status": status,
-            },
-        )  # fmt: skip
+        told = None if owner.status.phase == "Queued" else await self._progress(owner)
+        if told is not None and told != owner.status.progress:
+            status["progress"] = _progress_patch(told)
+        written = await self._patch(owner, status)
         log.info(
-            "run %s/%s: %s -> %s %s", owner.namespace, owner.name, before, move.to, move.message
-        )
+            "run %s/%s: %s -> %s %s", owner.namespace, owner.name, owner.status.phase, move.to,
+            move.message,
+        )  # fmt: skip
+        return written
+
+    async def _patch(self, owner: run.Run, status: dict[str, Any]) -> run.Run:
+        """Writes into the status, if the Run is still as it was read."""
+        version = {"resourceVersion": owner.metadata.resource_version}
+        return await self._store.patch(
+            run.Run, owner.name, owner.namespace, subresource="status",
+            patch={"metadata": version, "status": status},
+        )  # fmt: skip
+
+
+def _progress_patch(told: run.Progress) -> dict[str, Any]:
+    """The whole of it: metrics that are no longer reported go."""
+    return {"fraction": told.fraction, "metrics": told.metrics}
+
+
+def _sooner(*moments: float | None) -> float | None:
+    return min((moment for moment in moments if moment is not None), default=None)
 
 
 def status_patch(owner: run.Run, move: runmachine.Move, now: datetime.datetime) -> dict[str, Any]:
@@ -131,25 +222,50 @@ def status_patch(owner: run.Run, move: runmachine.Move, now: datetime.datetime) 
     status = owner.status
     step = run.Transition(
         at=times.seconds(now),
-        from_phase=status.phase if status.history else "",
+        from_phase=status.phase,
         to_phase=move.to,
         reason=move.reason,
         message=move.message,
         by=NAME,
     )
-    history = [*(status.history or ()), step][-run.HISTORY_LENGTH :]
+    history = [*(status.history or [_submitted(owner, now)]), step][-run.HISTORY_LENGTH :]
     patch = {
         "phase": move.to,
-        "attempt": status.attempt + (1 if move.next_attempt else 0),
+        "attempt": status.attempt,
         "exitCode": move.exit_code,
+        "reason": move.reason,
+        "message": move.message,
         "observedGeneration": owner.metadata.generation,
         "history": msgspec.to_builtins(history),
         "conditions": msgspec.to_builtins(_conditions(owner, move, now)),
     }
-    if status.history:
-        # Of a new Run the scheduler may have said already why it waits; that stays.
-        patch |= {"reason": move.reason, "message": move.message}
+    if move.members is not None:
+        patch["members"] = _whole(status.members, move.members)
+    if move.avoid:
+        known = [node for node in status.avoid or () if node not in move.avoid]
+        patch["avoid"] = [*known, *move.avoid][-run.AVOIDED :]
+    if move.next_attempt:
+        patch |= {
+            "attempt": status.attempt + 1,
+            "retries": status.retries + move.cost,
+            "members": None,
+            "restarts": 0,
+            "restarted": None,
+            "restartedAt": None,
+        }
     return patch
+
+
+def _submitted(owner: run.Run, now: datetime.datetime) -> run.Transition:
+    """How every history begins. It is written with the first step: a Run that nobody has touched
+    is Queued as it is."""
+    at = owner.metadata.creation_timestamp or times.seconds(now)
+    return run.Transition(at=at, to_phase="Queued", message="submitted", by=NAME)
+
+
+def _whole(before: Mapping[str, int] | None, after: Mapping[str, int]) -> dict[str, int | None]:
+    """A merge patch that leaves nothing of what was there before."""
+    return dict.fromkeys(before or ()) | dict(after)
 
 
 _CONDITIONS = {

@@ -15,7 +15,7 @@ import decimal
 import fractions
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from windlass.control import members, podrender, runmachine
+from windlass.control import members, podrender, retrying
 from windlass.core import facts
 from windlass.kinds import duration, kubernetes, quantity, queue, run, times
 from windlass.kinds.reasons import Reason
@@ -127,7 +127,7 @@ def read_unit(owner: run.Run, queue_name: str, levels: Levels = LEVELS) -> facts
         expected=_seconds(spec.duration.expected) if spec.duration else None,
         attained=_ran_before(owner),
         kin=f"{owner.namespace}/{spec.user or ''}",
-        not_before=runmachine.retry_at(owner),
+        not_before=retrying.retry_at(owner),
         held=_held(spec, levels),
     )
 

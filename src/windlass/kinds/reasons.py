@@ -42,6 +42,8 @@ class Reason(enum.StrEnum):
     MEMBERS_RUNNING = "MembersRunning"
     COMPLETED = "Completed"
     PREEMPTED = "Preempted"
+    RESIZED = "Resized"
+    NODE_REFUSED = "NodeRefused"
     NODE_LOST = "NodeLost"
     AGENT_LOST = "AgentLost"
     OUT_OF_MEMORY = "OutOfMemory"
@@ -153,9 +155,23 @@ ABOUT: Final[dict[Reason, About]] = {
     Reason.PREEMPTED: About(
         "nobody",
         "It was stopped to give its room to a run that has the better right to it; it queues again "
-        "if its retries allow.",
+        "unless spec.retries.causes leaves Preempted out. This costs no retry.",
         "Save checkpoints, so that the next attempt goes on where this one ended.",
         "kubectl explain run.spec.checkpoint",
+    ),
+    Reason.RESIZED: About(
+        "nobody",
+        "It starts again with more or fewer members than before, because its roles say "
+        "`resize: restart`. This costs no retry.",
+        "Set resize to live if the program can go on while members come and go.",
+        "kubectl explain run.spec.roles.resize",
+    ),
+    Reason.NODE_REFUSED: About(
+        "platform",
+        "A node did not take a member that was placed there: it has less room than it said. The "
+        "run is placed again, elsewhere if it can; this costs no retry.",
+        "Look at what else runs on that node.",
+        "kubectl describe node NAME",
     ),
     Reason.NODE_LOST: About(
         "platform",

@@ -237,6 +237,11 @@ CHANGES: Final[tuple[Change, ...]] = (
     *_fixed(run.RunSpec),
     *_fixed(run.Role),
     Change(
+        run.Run, run.RunSpec, "stop", "a stopped Run cannot go on; submit it again",
+        "!has(oldSelf.stop) || !oldSelf.stop || (has(self.stop) && self.stop)",
+        lambda new, old: not old.get("stop") or bool(new.get("stop")),
+    ),
+    Change(
         run.Run, run.RunSpec, "roles",
         "roles cannot be added, removed or renamed after the Run was created; make a new Run",
         "self.roles.map(r, r.name) == oldSelf.roles.map(r, r.name)", _same_roles,

@@ -18,6 +18,7 @@ from msgspec import Meta
 from windlass.kinds import fields
 from windlass.kinds.meta import Object, Struct
 from windlass.kinds.resources import Column, Resource
+from windlass.kinds.runstatus import AVOIDED as AVOIDED
 from windlass.kinds.runstatus import FINISHED as FINISHED
 from windlass.kinds.runstatus import HISTORY_LENGTH as HISTORY_LENGTH
 from windlass.kinds.runstatus import Assignment as Assignment
@@ -261,11 +262,13 @@ class Retries(Struct):
     """When a run that did not succeed is started again."""
 
     limit: Annotated[int, Meta(ge=0, le=1000)] = 3
-    """Further attempts, at most."""
+    """Further attempts after failures, at most; with `restart: pod` or `role` also restarts within
+    an attempt. Being preempted, held or resized costs none."""
     causes: Annotated[list[RetryCause], Meta(max_length=3)] = msgspec.field(
         default_factory=lambda: ["NodeLost", "Preempted"]
     )
-    """What is worth another attempt. `Failed`: the user's code ended with an error."""
+    """What is worth another attempt. `Failed`: the user's code ended with an error. Without
+    `Preempted`, a run that is preempted has failed."""
     lost_after: fields.Duration = "5m"
     """After a node was lost nobody can tell whether its members still run. Another attempt starts
     when they are known to be gone, or after this long; then it may have run twice, and says so."""

@@ -45,9 +45,10 @@ class Eviction(Struct, kw_only=True):
     """Room that must be given back."""
 
     by: str
-    """For whom: `namespace/name` of the Run that gets the room, or `platform`."""
+    """For whom: the uid of the Run that gets the room, whose name others may not see; or `user`,
+    who asked for fewer members."""
     reason: str
-    """Why; see Reasons."""
+    """Why, for people."""
     keep_members: dict[str, int] | None = None
     """By role, how many members may stay. None at all when absent."""
     deadline: fields.Time
@@ -116,8 +117,16 @@ class RunStatus(Struct):
     """Room that it will get when others have given it back."""
     eviction: Eviction | None = None
     """Room that it must give back."""
+    members: dict[str, int] | None = None
+    """By role, how many members this attempt has started, or is to keep when it shrinks."""
+    retries: int = 0
+    """Attempts that failures have cost, out of `retries.limit`."""
     restarts: int = 0
-    """Single members or roles that were started again within this attempt."""
+    """How often single members or roles were started again within this attempt."""
+    restarted: dict[str, int] | None = None
+    """Which: a role, or `role/index`, and the number of its last restart."""
+    restarted_at: fields.Time | None = None
+    """When the last of these was decided."""
     avoid: Annotated[list[str], Meta(max_length=AVOIDED)] | None = None
     """Nodes on which this run failed through no fault of its own: tried last."""
     progress: Progress | None = None

@@ -44,6 +44,8 @@ def assigned(
             for each in owner.spec.roles
         },
     )
+    if owner.status.phase != "Queued":
+        owner.status.members = {each.name: each.replicas for each in owner.spec.roles}
     return owner
 
 

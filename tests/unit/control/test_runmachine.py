@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.control import build
-from windlass.control import runmachine, runs
+from windlass.control import retrying, runmachine, runs, runview
 from windlass.kinds import kubernetes, run, times
 from windlass.kinds.reasons import Reason
 
@@ -14,7 +14,7 @@ NOW = times.parse(build.START)
 
 def plan(owner: run.Run, *pods: kubernetes.Pod, epoch: int = 1, after: float = 0):
     now = NOW + datetime.timedelta(seconds=after)
-    return runmachine.plan(runmachine.View(owner, pods, epoch, now))
+    return runmachine.plan(runview.View(owner, pods, epoch, now))
 
 
 def moved(owner: run.Run, *pods: kubernetes.Pod, **more) -> tuple[str, str] | None:
@@ -48,8 +48,15 @@ def leaving(pod: kubernetes.Pod) -> kubernetes.Pod:
     return pod
 
 
-def test_a_new_run_is_queued_first():
-    assert moved(build.a_run()) == ("Queued", "")
+def test_a_new_run_waits_as_it_is_and_its_history_begins_with_its_first_step():
+    owner = build.a_run()
+    owner.metadata.creation_timestamp = "2026-01-01T09:00:00Z"
+    assert plan(owner) == runmachine.Plan()
+    patch = runs.status_patch(owner, runmachine.Move("Starting", "Assigned", "placed"), NOW)
+    assert [(step["at"], step["to"]) for step in patch["history"]] == [
+        ("2026-01-01T09:00:00Z", "Queued"),
+        (build.START, "Starting"),
+    ]
 
 
 QUEUED = {
@@ -58,6 +65,7 @@ QUEUED = {
     "held, it waits": (build.assigned(queued(suspend=True)), None),
     "room of an earlier leader is not used": (build.assigned(queued(), epoch=7), None),
     "deleted, it is stopped": (deleted(queued()), ("Stopped", Reason.USER_STOPPED)),
+    "stopped by its user": (queued(stop=True), ("Stopped", Reason.USER_STOPPED)),
 }
 
 
@@ -165,9 +173,12 @@ def test_running_too_long_is_a_timeout():
 
 
 @pytest.mark.parametrize("make", [starting, running])
-def test_holding_it_stops_it(make):
-    owner = make(suspend=True)
-    assert moved(owner, build.pod(owner)) == ("Stopping", Reason.SUSPENDED)
+@pytest.mark.parametrize(
+    ("spec", "reason"), [("suspend", Reason.SUSPENDED), ("stop", Reason.USER_STOPPED)]
+)
+def test_its_user_holds_or_stops_it(make, spec, reason):
+    owner = make(**{spec: True})
+    assert moved(owner, build.pod(owner)) == ("Stopping", reason)
 
 
 def test_stopping_deletes_each_active_pod_once_and_waits():
@@ -205,24 +216,55 @@ def test_what_follows_stopping(owner, expected):
     assert (move.to, move.next_attempt) == expected
 
 
-def test_being_held_costs_no_retry():
-    owner = build.a_run("job", retries=run.Retries(limit=1))
-    build.in_phase(owner, "Queued", Reason.SUSPENDED)
-    owner.status.attempt = 1
-    assert runmachine.retries_used(owner) == 0
-    build.in_phase(owner, "Queued", Reason.NODE_LOST)
-    owner.status.attempt = 2
-    assert runmachine.retries_used(owner) == 1
+FREE = (Reason.SUSPENDED, Reason.RESIZED, Reason.PREEMPTED, Reason.NODE_REFUSED)
+
+
+@pytest.mark.parametrize("reason", FREE)
+def test_what_is_not_its_fault_costs_no_retry(reason):
+    owner = stopping(reason, retries=run.Retries(limit=0))
+    move = plan(owner).move
+    assert move is not None
+    patch = runs.status_patch(owner, move, NOW)
+    assert (patch["phase"], patch["attempt"], patch["retries"]) == ("Queued", 1, 0)
+
+
+def test_without_the_cause_a_preempted_run_has_failed():
+    owner = stopping(Reason.PREEMPTED, retries=run.Retries(causes=[]))
+    assert moved(owner) == ("Failed", Reason.PREEMPTED)
+
+
+def test_another_attempt_counts_and_forgets_the_last():
+    owner = stopping(Reason.NODE_LOST)
+    owner.status.retries, owner.status.restarts = 1, 2
+    owner.status.restarted = {"worker": 2}
+    move = plan(owner).move
+    assert move is not None
+    assert move.message.endswith("retry 2 of 3")
+    patch = runs.status_patch(owner, move, NOW)
+    assert (patch["retries"], patch["restarts"], patch["restarted"]) == (2, 0, None)
+    assert patch["members"] is None
 
 
 def test_retries_wait_longer_each_time_and_a_held_run_does_not_wait():
     owner = build.in_phase(build.a_run(), "Queued", Reason.NODE_LOST)
     waits = []
-    for attempt in (1, 2, 3, 30):
-        owner.status.attempt = attempt
-        waits.append(runmachine.retry_at(owner) - NOW.timestamp())
+    for used in (1, 2, 3, 30):
+        owner.status.retries = used
+        waits.append(retrying.retry_at(owner) - NOW.timestamp())
     assert waits == [5, 10, 20, 300]
-    assert runmachine.retry_at(build.in_phase(build.a_run(), "Queued", Reason.SUSPENDED)) == 0
+    for reason in (Reason.SUSPENDED, Reason.PREEMPTED, Reason.RESIZED):
+        assert retrying.retry_at(build.in_phase(build.a_run(), "Queued", reason)) == 0
+
+
+def test_a_node_that_refuses_again_and_again_is_asked_less_and_less_often():
+    owner = build.a_run()
+    waits = []
+    for _ in range(3):
+        build.in_phase(owner, "Queued", Reason.NODE_REFUSED)
+        waits.append(retrying.retry_at(owner) - NOW.timestamp())
+        build.in_phase(owner, "Starting")
+        build.in_phase(owner, "Stopping", Reason.NODE_REFUSED)
+    assert waits == [5, 10, 20]
 
 
 def test_a_finished_run_is_deleted_after_its_time_to_live():
@@ -290,4 +332,4 @@ def test_every_situation_has_an_allowed_next_step(
     # A phase is left for good only when nothing runs any more.
     if made.move is not None and made.move.to in ("Succeeded", "Failed", "Stopped"):
         assert phase == "Queued" or not [p for p in present if p.status.phase in POD_PHASES[:2]]
-    assert not made.create or (phase == "Starting" and not suspend and not gone)
+    assert not made.create or (phase in ("Starting", "Running") and not suspend and not gone)

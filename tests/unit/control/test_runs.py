@@ -1,6 +1,8 @@
 """The run controller against the real embedded store; the node is played by the test."""
 
+import asyncio
 import contextlib
+from collections import Counter
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -88,14 +90,46 @@ async def test_a_run_from_submission_to_success(store):
     ]  # fmt: skip
 
 
-async def test_noting_a_new_run_keeps_what_the_scheduler_said_of_it(store):
-    await submit(store)
-    await set_status(store, {"reason": "WaitingForCapacity", "message": "needs 4 cpu"})
-    async with controlling(store) as made:
+async def test_a_plain_run_costs_four_writes_of_its_object_and_one_of_each_pod(store):
+    """The budget: assignment, Starting, Running, Succeeded."""
+    counted = Counted(store)
+    await submit(store, build.role(replicas=2))
+    async with controlling(store, write_to=counted) as made:
         await made.reconcile(KEY)
-    owner = await store.get(run.Run, "job", build.NAMESPACE)
-    assert (owner.status.reason, owner.status.message) == ("WaitingForCapacity", "needs 4 cpu")
-    assert [step.to_phase for step in owner.status.history] == ["Queued"]
+        await assign(counted)
+        await made.reconcile(KEY)
+        for to in ("Running", "Succeeded"):
+            for pod in await all_pods(store):
+                await report(store, pod, to, 0 if to == "Succeeded" else None)
+            await until(lambda to=to: all(p.status.phase == to for p in made._pods))
+            await made.reconcile(KEY)
+            await made.reconcile(KEY)
+    assert await phase(store) == "Succeeded"
+    assert counted.writes == {"patch Run": 4, "create Pod": 2}
+
+
+async def until(holds) -> None:
+    async with asyncio.timeout(5):
+        while not holds():
+            await asyncio.sleep(0.001)
+
+
+class Counted:
+    """The real store; counts what is written."""
+
+    def __init__(self, store) -> None:
+        self.writes: Counter[str] = Counter()
+        self._store = store
+        for name in ("get", "list", "watch"):
+            setattr(self, name, getattr(store, name))
+
+    def __getattr__(self, name):
+        async def write(what, *args, **kwargs):
+            kind = what if isinstance(what, type) else type(what)
+            self.writes[f"{name} {kind.__name__}"] += 1
+            return await getattr(self._store, name)(what, *args, **kwargs)
+
+        return write
 
 
 async def test_creating_again_what_the_cache_does_not_show_yet_makes_no_second_pod(store):

@@ -277,6 +277,8 @@ CHANGES: dict[str, Change] = {
     "priority": (run_object(), run_object(priority=7), ""),
     "queue": (run_object(), run_object(queue="other"), ""),
     "suspend": (run_object(), run_object(suspend=True), ""),
+    "stop": (run_object(), run_object(stop=True), ""),
+    "stop taken back": (run_object(stop=True), run_object(), "spec.stop"),
     "duration": (run_object(), run_object(duration={"max": "3h"}), ""),
     "ttl": (run_object(), run_object(ttlAfterFinished="1h"), ""),
     "replicas": (role(replicas=2), role(replicas=4, minReplicas=1), ""),

@@ -1,0 +1,80 @@
+"""What a Run does after a failure: another attempt, a restart within the attempt, or its end.
+
+Pure. `control.runmachine` asks, `control.snapshots` asks when a Run may be placed again.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from windlass.control.runview import View
+from windlass.kinds import run, times
+from windlass.kinds.reasons import Reason
+
+FIRST_RETRY, LONGEST_RETRY = 5.0, 300.0
+"""Seconds before what failed is started again: doubling each time."""
+
+_COSTLY = {
+    Reason.NODE_LOST: "NodeLost",
+    Reason.AGENT_LOST: "NodeLost",
+    Reason.CODE_FAILED: "Failed",
+    Reason.OUT_OF_MEMORY: "Failed",
+    Reason.OUT_OF_SHARED_MEMORY: "Failed",
+}
+"""Causes of another attempt that are counted."""
+_FREE = frozenset({Reason.SUSPENDED, Reason.RESIZED, Reason.NODE_REFUSED})
+"""Always followed by another attempt, which costs nothing: not the Run's doing."""
+RESTARTABLE = frozenset(
+    {Reason.CODE_FAILED, Reason.OUT_OF_MEMORY, Reason.OUT_OF_SHARED_MEMORY, Reason.AGENT_LOST}
+)
+"""Failures of a member after which its node can take it again."""
+BLAMES_NODE = frozenset({Reason.NODE_LOST, Reason.AGENT_LOST, Reason.NODE_REFUSED})
+
+
+def cost(owner: run.Run, reason: Reason) -> int | None:
+    """What another attempt after this would cost; None: there is none."""
+    retries = owner.spec.retries
+    if reason in _FREE or (reason is Reason.PREEMPTED and "Preempted" in retries.causes):
+        return 0
+    if _COSTLY.get(reason) in retries.causes and owner.status.retries < retries.limit:
+        return 1
+    return None
+
+
+def retry_at(owner: run.Run) -> float:
+    """Unix time before which a Run that failed must not be placed again; 0 if it may at once."""
+    history = owner.status.history or ()
+    if owner.status.phase != "Queued" or not history:
+        return 0.0
+    last = history[-1]
+    if last.reason in _COSTLY:
+        times_before = owner.status.retries
+    elif last.reason == Reason.NODE_REFUSED:
+        ends = (step.reason for step in reversed(history) if step.to_phase == "Queued")
+        times_before = len(list(itertools.takewhile(lambda r: r == Reason.NODE_REFUSED, ends)))
+    else:
+        return 0.0
+    return times.parse(last.at).timestamp() + pause(times_before)
+
+
+def pause(count: int) -> float:
+    """Seconds to wait the nth time."""
+    return float(min(LONGEST_RETRY, FIRST_RETRY * 2.0 ** min(max(count, 1) - 1, 20)))
+
+
+def restart(view: View, member: tuple[str, int], reason: Reason) -> tuple[str, int] | None:
+    """What starts again within the attempt when a member failed, and as which restart; None: the
+    whole Run ends or is tried again. With the note of it written, its pods are of the past."""
+    spec, status = view.owner.spec, view.owner.status
+    if spec.restart == "run" or reason not in RESTARTABLE or status.restarts >= spec.retries.limit:
+        return None
+    role, index = member
+    return (role if spec.restart == "role" else f"{role}/{index}"), status.restarts + 1
+
+
+def restart_pause(view: View) -> float:
+    """Seconds until members that were restarted may be made anew."""
+    at = view.owner.status.restarted_at
+    if at is None:
+        return 0.0
+    return max(0.0, pause(view.owner.status.restarts) - view.seconds_since(at))

@@ -1,0 +1,133 @@
+"""What a step of a Run's life looks at: the Run, its pods, their nodes, the time. Pure.
+
+`control.runs` makes a View, `control.runmachine` reads it. A member is named by (role, index).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from windlass.control import members
+from windlass.kinds import kubernetes, run, times
+
+Member = tuple[str, int]
+NodeState = Literal["ready", "lost", "gone"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Node:
+    """How a node fares, as far as its pods are concerned."""
+
+    state: NodeState = "ready"
+    """`lost`: silent for so long that nobody knows what runs there; `gone`: surely nothing runs
+    there any more."""
+    since: str | None = None
+    """When it fell silent."""
+
+
+_READY = Node()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class View:
+    owner: run.Run
+    pods: Sequence[kubernetes.Pod]
+    """All that the Run owns, of whatever attempt."""
+    epoch: int
+    now: datetime.datetime
+    nodes: Mapping[str, Node] = dataclasses.field(default_factory=dict)
+    """Those that are lost or gone."""
+
+    # --- pods
+
+    @property
+    def active(self) -> list[kubernetes.Pod]:
+        return [pod for pod in self.pods if members.is_active(pod)]
+
+    @property
+    def older(self) -> list[kubernetes.Pod]:
+        """Active pods of attempts that are over."""
+        attempt = self.owner.status.attempt
+        keys = ((pod, members.key_of(pod)) for pod in self.active)
+        return [pod for pod, key in keys if key is not None and key.attempt != attempt]
+
+    def present(self) -> dict[Member, kubernetes.Pod]:
+        """This attempt's pods."""
+        found: dict[Member, kubernetes.Pod] = {}
+        for pod in self.pods:
+            key = members.key_of(pod)
+            if key is not None and key.attempt == self.owner.status.attempt:
+                found[key.role, key.index] = pod
+        return found
+
+    def node(self, name: str) -> Node:
+        return self.nodes.get(name, _READY)
+
+    def node_of(self, pod: kubernetes.Pod) -> Node:
+        return self.node(pod.spec.node_name or "")
+
+    # --- members
+
+    def assigned(self) -> dict[str, list[run.Member]]:
+        """By role, the room of this attempt."""
+        assignment = self.owner.status.assignment
+        if assignment is None or assignment.attempt != self.owner.status.attempt:
+            return {}
+        return assignment.members
+
+    def sizes(self) -> dict[str, int]:
+        """By role, how many members there should be: those that have room and may keep it."""
+        keep = kept_members(self.owner)
+        return {
+            role: min(len(listed), keep.get(role, len(listed)))
+            for role, listed in self.assigned().items()
+        }
+
+    def wanted(self) -> dict[Member, run.Member]:
+        sizes = self.sizes()
+        return {
+            (role, index): member
+            for role, listed in self.assigned().items()
+            for index, member in enumerate(listed[: sizes[role]])
+        }
+
+    def started(self) -> dict[str, int]:
+        """By role, how many members this attempt is known to have started."""
+        return self.owner.status.members or {}
+
+    def is_current(self) -> bool:
+        """Whether the room was given, or confirmed, by the leader of today."""
+        assignment = self.owner.status.assignment
+        return assignment is not None and assignment.epoch == self.epoch
+
+    def restart_of(self, member: Member) -> int:
+        """The last restart of a member within this attempt: pods made for an earlier one go."""
+        restarted = self.owner.status.restarted or {}
+        role, index = member
+        return max(restarted.get(role, 0), restarted.get(f"{role}/{index}", 0))
+
+    # --- time
+
+    def seconds_since(self, moment: str) -> float:
+        return (self.now - times.parse(moment)).total_seconds()
+
+    def seconds_in_phase(self) -> float:
+        history = self.owner.status.history
+        return self.seconds_since(history[-1].at) if history else 0.0
+
+
+def kept_members(owner: run.Run) -> Mapping[str, int]:
+    """By role, how many members an eviction lets it keep; roles that it does not touch are not
+    named. Nothing of this stands for an eviction of all."""
+    eviction = owner.status.eviction
+    return (eviction.keep_members if eviction else None) or {}
+
+
+def resizes_live(owner: run.Run, name: str) -> bool:
+    """Whether members of a role may come and go while the others run."""
+    return not owner.spec.placement.gang or any(
+        role.name == name and role.resize == "live" for role in owner.spec.roles
+    )
