@@ -337,6 +337,7 @@ def _role(role: run.Role, placement: run.Placement) -> facts.Role:
         # `socket` never gets here: podrender.unsupported holds such a Run.
         bundle="" if within == "socket" else within,
         constraint=_constraint(placement.nodes or run.NodeChoice()),
+        prefers=_prefers(placement.nodes or run.NodeChoice()),
     )
 
 
@@ -360,6 +361,17 @@ def _constraint(nodes: run.NodeChoice) -> facts.Constraint:
         tolerations=tuple(
             facts.Toleration(t.key, t.operator, t.value, t.effect) for t in nodes.tolerations or ()
         ),
+        capabilities=frozenset(nodes.capabilities or ()),
+    )
+
+
+def _prefers(nodes: run.NodeChoice) -> tuple[facts.Preference, ...]:
+    return tuple(
+        facts.Preference(
+            tuple(facts.Requirement(k, "In", (v,)) for k, v in sorted(liked.selector.items())),
+            liked.weight,
+        )
+        for liked in nodes.prefer or ()
     )
 
 

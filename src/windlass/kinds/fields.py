@@ -67,6 +67,12 @@ ResourceName = Annotated[
 ]
 """What a queue counts: `cpu`, `memory`, `gpu`, `gpu/h100`."""
 
+Capability = Annotated[
+    str,
+    text("[a-z0-9]([-a-z0-9:./]*[a-z0-9])?", 63, "name a capability: shares, isolation:hard"),
+]
+"""What a node can do besides running processes."""
+
 AbsolutePath = Annotated[str, text(r"/[^\x00:]*", 1024, "be a path that begins with /")]
 Fraction = Annotated[str, text("[1-9][0-9]{0,2}/[1-9][0-9]{0,2}", 7, "be a fraction such as 1/4")]
 PythonVersion = Annotated[

@@ -185,8 +185,20 @@ class Toleration(Struct):
     """The taint's effect. All when empty."""
 
 
+class NodePreference(Struct):
+    """Nodes that are liked better, or less, than others that would do."""
+
+    selector: Annotated[
+        dict[fields.LabelKey, fields.LabelValue],
+        Meta(min_length=1, max_length=64),
+    ]
+    """Labels that such a node has, all of them."""
+    weight: Annotated[int, Meta(ge=-100, le=100)] = 1
+    """Points for every member on such a node; below 0: rather not there."""
+
+
 class NodeChoice(Struct):
-    """Which nodes are acceptable."""
+    """Which nodes are acceptable, and which of them are liked better."""
 
     selector: (
         Annotated[
@@ -198,6 +210,11 @@ class NodeChoice(Struct):
     """Labels that a node must have."""
     tolerations: Annotated[list[Toleration], Meta(max_length=32)] | None = None
     """Taints that are accepted."""
+    capabilities: Annotated[list[fields.Capability], Meta(max_length=16)] | None = None
+    """What a node must offer, by the names in its annotation `windlass.dev/capabilities`."""
+    prefer: Annotated[list[NodePreference], Meta(max_length=16)] | None = None
+    """Where members would rather be: most points in all, before anything about packing. Never a
+    reason to wait."""
 
 
 class Placement(Struct):
