@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Protocol
 
 from windlass.kinds import kubernetes, run
@@ -58,6 +58,8 @@ class Choice:
     attempt: int | None = None
     """None: the last one (and, when following, those after it)."""
     tail: int | None = None
+    since: int | None = None
+    """Only what was printed in the last so many seconds."""
 
     @property
     def labels(self) -> str:
@@ -79,7 +81,7 @@ async def read(store: LogStore, choice: Choice, sink: Sink) -> int:
     for pod in sorted(chosen, key=_order):
         with contextlib.suppress(errors.BadRequest, errors.NotFound):
             # Not started yet, or just gone: nothing to read.
-            await _copy(store, pod, sink, _Cursor(tail=choice.tail), follow=False)
+            await _copy(store, pod, sink, _Cursor(choice.tail, choice.since), follow=False)
     return len(chosen)
 
 
@@ -115,6 +117,28 @@ async def follow(
         for task in (watcher, *readers.values()):
             task.cancel()
         await asyncio.gather(watcher, *readers.values(), return_exceptions=True)
+
+
+async def stream(
+    store: LogStore, choice: Choice, *, following: bool = False
+) -> AsyncGenerator[Line, None]:
+    """The lines as a stream; with `following` until the run ends."""
+    lines: asyncio.Queue[Line | None] = asyncio.Queue()
+
+    async def work() -> None:
+        try:
+            await (follow if following else read)(store, choice, lines.put_nowait)
+        finally:
+            lines.put_nowait(None)
+
+    task = asyncio.create_task(work())
+    try:
+        while (line := await lines.get()) is not None:
+            yield line
+        await task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def _unless_finished(on_change: Callable[[run.Run], None]) -> Callable[[run.Run], None]:
@@ -169,9 +193,10 @@ def _meet(
 async def _read_to_end(store: LogStore, choice: Choice, pod: kubernetes.Pod, sink: Sink) -> None:
     """One pod's log until it ends; a broken connection resumes after what was already read.
 
-    Of a tail the place in the log is not known: it resumes by time, and may repeat a second of it.
+    Of a tail, or of what is younger than some time, the place in the log is not known: it resumes
+    by time, and may repeat a second of it.
     """
-    cursor = _Cursor(tail=choice.tail)
+    cursor = _Cursor(choice.tail, choice.since)
     while True:
         try:
             await _copy(store, pod, sink, cursor, follow=True)
@@ -205,15 +230,16 @@ class _Cursor:
     """How far a pod's log was read."""
 
     tail: int | None = None
+    since: int | None = None
     seen: int = 0
     heard_at: float = 0.0
 
     def query(self) -> tuple[int, int | None, int | None]:
         """Bytes to pass over, lines of tail, seconds to look back, for the next request."""
-        if self.tail is None:
+        if self.tail is None and self.since is None:
             return self.seen, None, None
         if not self.seen:
-            return 0, self.tail, None
+            return 0, self.tail, self.since
         return 0, None, int(time.monotonic() - self.heard_at) + 1
 
 

@@ -16,7 +16,7 @@ from windlass.sdk.options import Options
 from windlass.store import errors
 from windlass.store.client import Store
 
-_LETTERS = "bcdfghjkmnpqrstvwxz23456789"
+LETTERS = "bcdfghjkmnpqrstvwxz23456789"
 
 
 def build(command: Sequence[str], *, namespace: str = "", **words: Unpack[Options]) -> run.Run:
@@ -89,7 +89,7 @@ def name_for(command: Sequence[str]) -> str:
     stem = re.sub(r"[^a-z0-9]+", "-", script.partition(".")[0].lower()).strip("-")
     if not stem[:1].isalpha():
         stem = f"run-{stem}".strip("-")
-    tail = "".join(secrets.choice(_LETTERS) for _ in range(5))
+    tail = "".join(secrets.choice(LETTERS) for _ in range(5))
     return f"{stem[: run.MAX_NAME - 6].rstrip('-')}-{tail}"
 
 

@@ -1,0 +1,109 @@
+"""Runs the asynchronous SDK for callers that are not: one loop in a thread of its own.
+
+Works wherever a thread works, also inside a notebook, whose own loop is busy. The thread starts
+with the first call, is shared by all clients of the process and ends with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import AsyncGenerator, Coroutine, Iterator
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+_lock = threading.Lock()
+_loop: asyncio.AbstractEventLoop | None = None
+_owner = 0
+"""The process that the loop's thread lives in: a fork takes the variable along, not the thread."""
+
+
+def loop() -> asyncio.AbstractEventLoop:
+    """The SDK's loop, running."""
+    global _loop, _owner
+    with _lock:
+        if _loop is None or _owner != os.getpid():
+            _loop, _owner = asyncio.new_event_loop(), os.getpid()
+            threading.Thread(target=_loop.run_forever, name="windlass-sdk", daemon=True).start()
+        return _loop
+
+
+def start(work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+    """Begins `work` on the loop."""
+    return asyncio.run_coroutine_threadsafe(work, loop())
+
+
+def call(work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+    """The result of `work`. Whoever stops waiting (Ctrl-C, a timeout) cancels it."""
+    if threading.current_thread().name == "windlass-sdk" and _owner == os.getpid():
+        work.close()
+        raise RuntimeError(
+            "this is the SDK's own thread, which must not wait for itself; use windlass.AsyncClient"
+        )
+    future = start(work)
+    try:
+        return future.result(timeout)
+    except BaseException:
+        future.cancel()
+        raise
+
+
+def iterate(stream: AsyncGenerator[T, None]) -> Iterator[T]:
+    """An asynchronous stream as a plain iterator; closing it closes the stream."""
+    try:
+        while True:
+            found = call(_next(stream))
+            if not found:
+                return
+            yield found[0]
+    finally:
+        call(_close(stream))
+
+
+async def _next(stream: AsyncGenerator[T, None]) -> tuple[T] | None:
+    try:
+        return (await anext(stream),)
+    except StopAsyncIteration:
+        return None
+
+
+async def _close(stream: AsyncGenerator[Any, None]) -> None:
+    while True:
+        try:
+            return await stream.aclose()
+        except RuntimeError:
+            # Its last step was cancelled a moment ago and is on its way out.
+            await asyncio.sleep(0.01)
+
+
+class Closing(Protocol):
+    def close(self) -> None: ...
+
+
+at_exit: weakref.WeakSet[Closing] = weakref.WeakSet()
+"""What is closed when the program ends: executors, then the clients that they use."""
+
+
+@atexit.register
+def _end() -> None:
+    if _owner != os.getpid():
+        return
+    for each in sorted(at_exit, key=lambda each: type(each).__name__ != "Executor"):
+        with contextlib.suppress(Exception):
+            each.close()
+
+
+def _after_fork() -> None:
+    """The child has neither the parent's thread nor its connections."""
+    global _lock
+    _lock = threading.Lock()
+    at_exit.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,172 @@
+"""The far end of `Executor` and `run(function)`: takes calls out of a mailbox, puts results in.
+
+Sent to the pod as it is, beside cloudpickle (see `functions.bootstrap`), so that a pod needs
+nothing but Python. Standard library only; imports nothing of windlass.
+
+A result is one letter and a pickle: `R` the value; `E` (pickled exception or None, name of its
+type, its words, the traceback as text).
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import pickle
+import socket
+import ssl
+import sys
+import time
+import traceback
+import urllib.parse
+from collections.abc import Callable
+from typing import Any, cast
+
+_SHORTEST, _LONGEST = 0.05, 2.0
+_GIVE_UP = 600.0
+"""Seconds without a server after which a worker that has nothing to tell ends."""
+_HOLD_ON = 86400.0
+"""The same with a result in hand."""
+
+
+class Closed(Exception):
+    """The mailbox is no more: nobody waits for us."""
+
+
+class Mailbox:
+    """The worker's side of a mailbox; sits out restarts of the server."""
+
+    def __init__(self, url: str, token: str, authority: str) -> None:
+        parts = urllib.parse.urlsplit(url)
+        self._host, self._port, self._path = parts.hostname or "", parts.port, parts.path
+        self._tls: ssl.SSLContext | None = None
+        if parts.scheme == "https":
+            self._tls = ssl.create_default_context(cadata=authority or None)
+            self._tls.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._connection: http.client.HTTPConnection | None = None
+
+    def fetch(self, key: str) -> bytes:
+        status, _, body = self._ask("GET", f"/worker/calls/{key}", None, _GIVE_UP)
+        if status != 200:
+            raise RuntimeError(f"the server answered {status}: {body[:500]!r}")
+        return body
+
+    def take(self, worker: str) -> tuple[str, bytes] | None:
+        """The next call, or None if there was none for a while."""
+        python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        query = urllib.parse.urlencode({"worker": worker, "python": python})
+        status, headers, body = self._ask("POST", f"/worker/take?{query}", None, _GIVE_UP)
+        return (headers["X-Windlass-Call"], body) if status == 200 else None
+
+    def put(self, key: str, result: bytes) -> None:
+        status, _, body = self._ask("PUT", f"/worker/results/{key}", result, _HOLD_ON)
+        if status == 413:
+            problem = failure(ValueError(f"the result has {len(result)} bytes: {body.decode()}"))
+            self._ask("PUT", f"/worker/results/{key}", problem, _HOLD_ON)
+
+    def _ask(
+        self, method: str, path: str, body: bytes | None, patience: float
+    ) -> tuple[int, Any, bytes]:
+        deadline = time.monotonic() + patience
+        pause = _SHORTEST
+        while True:
+            try:
+                connection = self._connected()
+                connection.request(method, self._path + path, body, self._headers)
+                answer = connection.getresponse()
+                data = answer.read()
+            except (OSError, http.client.HTTPException):
+                self._connection = None
+                status = 503
+            else:
+                status = answer.status
+            if status in (404, 410):
+                raise Closed
+            if status < 500:
+                return status, answer.headers, data
+            if time.monotonic() > deadline:
+                raise Closed
+            time.sleep(pause)
+            pause = min(_LONGEST, pause * 2)
+
+    def _connected(self) -> http.client.HTTPConnection:
+        if self._connection is None:
+            if self._tls is not None:
+                self._connection = http.client.HTTPSConnection(
+                    self._host, self._port, timeout=75, context=self._tls
+                )
+            else:
+                self._connection = http.client.HTTPConnection(self._host, self._port, timeout=75)
+            self._connection.connect()
+            self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self._connection
+
+
+def from_environment() -> Mailbox:
+    """The mailbox that the pod was given. What the user's code starts does not see its token."""
+    take = os.environ.pop
+    return Mailbox(
+        take("WINDLASS_CALLS_URL"), take("WINDLASS_CALLS_TOKEN"), take("WINDLASS_CALLS_CA", "")
+    )
+
+
+def main(box: Mailbox) -> int:
+    """Serves the mailbox until it is closed or idle; or, for a run, calls its one function."""
+    try:
+        if os.environ.get("WINDLASS_CALLS_MODE") == "run":
+            rank = os.environ.get("WINDLASS_RANK") or os.environ.get("WINDLASS_INDEX", "0")
+            result = perform(box.fetch("function"))
+            box.put(rank, result)
+            if result[:1] == b"E":
+                sys.stderr.write(pickle.loads(result[1:])[3])  # noqa: S301 (made above)
+                return 1
+            return 0
+        return serve(box)
+    except Closed:
+        return 0
+
+
+def serve(box: Mailbox) -> int:
+    worker = os.environ.get("WINDLASS_RUN", f"pid-{os.getpid()}")
+    longest_idle = float(os.environ.get("WINDLASS_CALLS_IDLE", "60"))
+    idle_since = time.monotonic()
+    while time.monotonic() - idle_since < longest_idle:
+        found = box.take(worker)
+        if found is not None:
+            key, call = found
+            box.put(key, perform(call))
+            idle_since = time.monotonic()
+    return 0
+
+
+def perform(call: bytes) -> bytes:
+    """Calls what was sent; whatever happens becomes a result."""
+    try:
+        function, args, kwargs = pickle.loads(call)  # noqa: S301 (what we are for)
+        value = function(*args, **kwargs)
+    except BaseException as error:
+        return failure(error)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    try:
+        return b"R" + _pickler()(value)
+    except Exception as error:
+        error.add_note(f"the result, a {type(value).__name__}, cannot be sent back")
+        return failure(error)
+
+
+def failure(error: BaseException) -> bytes:
+    text = "".join(traceback.format_exception(error))
+    try:
+        packed = _pickler()(error)
+        pickle.loads(packed)  # noqa: S301 (some exceptions pickle well and cannot be read again)
+    except Exception:
+        packed = None
+    return b"E" + pickle.dumps((packed, type(error).__qualname__, str(error), text))
+
+
+def _pickler() -> Callable[[Any], bytes]:
+    import cloudpickle
+
+    return cast(Callable[[Any], bytes], cloudpickle.dumps)

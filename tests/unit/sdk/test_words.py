@@ -1,0 +1,98 @@
+"""Words for a job become a Run; the examples in docstrings hold; `import windlass` stays light."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+import windlass
+from windlass.kinds import run, validation, wire
+from windlass.sdk import aio, runs
+from windlass.sdk.options import Options
+
+
+@pytest.mark.parametrize("module", ["runs", "inside"])
+def test_examples_in_docstrings_hold(module: str) -> None:
+    results = doctest.testmod(importlib.import_module(f"windlass.sdk.{module}"))
+    assert results.attempted
+    assert not results.failed
+
+
+def test_every_word_has_a_place_in_a_valid_run() -> None:
+    words: Options = {
+        "name": "all", "workers": 4, "min_workers": 2, "resize": "live", "framework": "torch",
+        "cpus": 0.5, "memory": "4Gi", "shm": "1Gi", "gpus": 2, "gpu_models": ["h100"],
+        "devices": {"rdma": 1}, "ports": {"http": 8080}, "python": "3.11",
+        "requirements": ["torch"], "setup": "true", "code": "sha256:" + "0" * 64,
+        "env": {"A": "b"}, "secrets": ["s"], "configs": ["c"],
+        "mounts": {"/data": "claim:imagenet:ro", "/x": "host:/x"}, "queue": "q", "priority": 7,
+        "preemptible": False, "suspend": True, "user": "me", "gang": False, "pack": "spread",
+        "topology": "rack!", "nodes": {"zone": "a"},
+        "tolerations": ["spot", "gpu=yes:NoSchedule"], "expected": "1h", "timeout": "2h",
+        "start_timeout": "5m", "retries": 1, "retry_on": ["Failed"], "restart": "role",
+        "signal": "SIGUSR1", "grace": "1m", "checkpoint": "/ck", "keep": "1h",
+        "labels": {"team": "a"}, "annotations": {"note": "x"}, "image": "busybox",
+    }  # fmt: skip
+    assert set(words) == set(Options.__annotations__)
+    made = runs.build(["python", "t.py"], namespace="default", **words)
+    value = validation.defaulted(run.Run, wire.to_dict(made))
+    assert not validation.validate(run.Run, value)
+    plain = wire.to_dict(runs.build(["python", "t.py"], name="all", namespace="default"))
+    for word in words.keys() - {"name"}:
+        one: Options = {"name": "all", word: words[word]}  # type: ignore[misc,literal-required]
+        changed = wire.to_dict(runs.build(["python", "t.py"], namespace="default", **one))
+        assert changed != plain or word == "gpu_models", word
+    spec = made.spec
+    assert spec.placement.topology == run.Topology(level="rack", mode="required")
+    assert spec.mounts == [
+        run.Mount(source="claim:imagenet", path="/data", read_only=True),
+        run.Mount(source="host:/x", path="/x"),
+    ]
+    assert spec.placement.nodes is not None
+    assert spec.placement.nodes.tolerations == [
+        run.Toleration(key="spot", operator="Exists"),
+        run.Toleration(key="gpu", value="yes", effect="NoSchedule"),
+    ]
+    assert spec.roles[0].resources.cpu == "0.5"
+
+
+@pytest.mark.parametrize(("asked", "share"), [("1/4", "1/4"), (0.25, "1/4"), (0.1, "1/10")])
+def test_a_part_of_a_gpu_is_a_share(asked: float | str, share: str) -> None:
+    (device,) = runs.build(["x"], gpus=asked).spec.roles[0].devices or []
+    assert (device.share, device.count) == (share, None)
+
+
+def test_a_word_that_does_not_exist_is_named_with_those_that_do() -> None:
+    with pytest.raises(TypeError, match=r"gpu: no such option of a run; there are .*gpus"):
+        runs.build(["x"], gpu=1)  # type: ignore[call-arg]
+
+
+def test_what_no_server_would_take_is_refused_before_one_is_asked() -> None:
+    with pytest.raises(windlass.errors.Invalid, match=r"memory.*lots") as refused:
+        aio.check(["x"], {"memory": "lots"})
+    assert [cause.field for cause in refused.value.causes] == ["spec.roles[0].resources.memory"]
+
+
+def test_importing_windlass_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import windlass; windlass.report(0.1);"
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert "windlass.sdk.inside" in loaded
+    heavy = ("aiohttp", "msgspec", "numpy", "asyncio", "yaml", "click", "cloudpickle", "ssl")
+    assert not [name for name in loaded if name.partition(".")[0] in heavy]
+
+
+def test_all_that_is_offered_is_there() -> None:
+    assert {"run", "Executor", "Client", "report"} <= set(dir(windlass))
+    for name in windlass._LAZY:
+        assert getattr(windlass, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        windlass.nothing  # noqa: B018
