@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.properties import carry, generators, invariants
 from tests.properties.settings import SOAK, cases
 from windlass.core import cycle, state
+from windlass.core import invariants as watched
 from windlass.core.facts import Decision, Facts, Policy, Running
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600 if SOAK else 240)]
@@ -37,6 +38,7 @@ def test_every_decision_in_a_history_keeps_the_laws(
         after = carry.carry_out(facts, decision, now)
         note(f"{decision}")
         invariants.check(facts, decision, after)
+        assert watched.broken(snapshot, decision, now) == [], "what the live scheduler would count"
         happenings = carry.steps(facts, decision, now) + carry.members_left(after)
         facts = carry.after(facts, happenings)
         state.apply(snapshot, happenings)

@@ -99,7 +99,8 @@ def simulate(out: Output, **given: Any) -> int:
     --preemption and --pack are played; what is not given stays as the source says. Ctrl-C prints
     what is finished and ends with 130.
     """
-    from windlass.sim import checks, scenario
+    from windlass.core import invariants
+    from windlass.sim import scenario
 
     try:
         played = _scenario(given)
@@ -109,7 +110,7 @@ def simulate(out: Output, **given: Any) -> int:
         raise exits.CliError(
             str(problem), "See `windlass simulate --help`.", exits.INVALID
         ) from None
-    except checks.Broken as problem:
+    except invariants.Broken as problem:
         raise exits.CliError(
             f"A rule of scheduling was broken: {problem}.",
             "This is a defect in Windlass: report it with the command and its input.",

@@ -26,7 +26,7 @@ from typing import Any
 from windlass.control import leader, metrics, picture, snapshots
 from windlass.control.runs import all_of
 from windlass.core import cycle as core
-from windlass.core import facts, state
+from windlass.core import facts, invariants, state
 from windlass.kinds import kubernetes, queue, times
 from windlass.kinds.run import QueuePlace, Run
 from windlass.store import client, errors
@@ -97,6 +97,11 @@ class Scheduler:
         registry = registry or metrics.Registry()
         self._took = registry.histogram(
             "windlass_scheduler_decide_seconds", "How long one decision took."
+        )
+        self._violations = registry.counter(
+            "windlass_invariant_violations_total",
+            "Decisions that broke a rule of scheduling, by rule; any is a defect.",
+            ["invariant"],
         )
         self._waiting = registry.gauge("windlass_scheduler_waiting_runs", "Runs that wait.")
         nodes.add_handler(self._picture.see_node)
@@ -189,6 +194,9 @@ class Scheduler:
         snapshot = self._picture.bring_up(changes)
         done = core.run(snapshot, now, self._policy)
         decision = done.decision()
+        for rule, problem in invariants.broken(snapshot, decision, now):
+            log.error("scheduler: a decision breaks a rule, please report it: %s", problem)
+            self._violations.add(rule)
         places = dict(_places(snapshot, done, decision))
         state.apply(snapshot, [state.Promised(decision.reservations)])
         return Outcome(decision, places)

@@ -2,39 +2,28 @@
 
 Capacity (I1), gangs whole or absent (I2), required topology (I3), quotas (I4), no eviction without
 a gainer that holds the room (I5), promised starts kept (I9), same facts same answer (I10). The
-numbers are those of the scheduling notes. Everything is counted again from the facts, so that a
+numbers are those of the scheduling notes; rules that the live scheduler watches, too, are in
+`core.invariants`. Everything is counted again from the facts, so that a
 mistake in an index cannot hide itself.
 """
 
 from __future__ import annotations
 
-import collections
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from windlass.core import cycle, state
-from windlass.core.facts import (
-    WHOLE,
-    Decision,
-    Device,
-    Facts,
-    Grant,
-    Node,
-    Nomination,
-    Policy,
-    Queue,
-    Running,
-    Seat,
-    Unit,
+from windlass.core.facts import Decision, Facts, Nomination, Policy, Queue
+from windlass.core.invariants import (
+    Broken,
+    Members,
+    in_one_domain,
+    no_orphan_evictions,
+    whole_gangs,
+    within_capacity,
 )
 from windlass.core.state import Snapshot
 from windlass.sim.live import Record
-
-Members = list[tuple[Unit, Seat]]
-
-
-class Broken(AssertionError):
-    """A rule does not hold; the message names the rule, the moment and the thing."""
 
 
 class Checker:
@@ -64,8 +53,9 @@ class Checker:
         within_capacity(nodes, _as_promised(facts), now, "I5 (nominated room)")
         changed = {placement.unit for placement in decision.placements}
         changed |= {eviction.unit for eviction in decision.evictions}
-        whole_gangs((r for r in facts.running if r.unit.key in changed), now)
-        in_one_domain(facts, nodes, changed, now)
+        moved = [running for running in facts.running if running.unit.key in changed]
+        whole_gangs(moved, now)
+        in_one_domain(facts.levels, nodes, moved, now)
         within_limits(snapshot, self._used_before, now)
         firm_within_guarantee(snapshot, decision, now)
 
@@ -96,99 +86,6 @@ def same_answer(snapshot: Snapshot, decision: Decision, now: float, policy: Poli
             raise Broken(
                 f"I10 at {now}: {field.name} of a snapshot built fresh differ: "
                 f"{_difference(mine, other)}"
-            )
-
-
-def no_orphan_evictions(snapshot: Snapshot, decision: Decision, now: float) -> None:
-    """I5: whoever is evicted goes for somebody who is given the room in the same decision."""
-    gainers = {nomination.unit for nomination in decision.nominations}
-    gainers |= {placement.unit for placement in decision.placements}
-    for eviction in decision.evictions:
-        if eviction.gainer not in gainers:
-            raise Broken(
-                f"I5 at {now}: {eviction.unit} must go for {eviction.gainer}, which gets nothing"
-            )
-        if eviction.unit not in snapshot.running:
-            raise Broken(f"I5 at {now}: {eviction.unit} must go but does not run")
-
-
-def within_capacity(
-    nodes: Mapping[str, Node], members: Members, now: float, rule: str = "I1"
-) -> None:
-    """I1: on every node and device no more is held than there is."""
-    needs: dict[tuple[str, str], int] = collections.defaultdict(int)
-    grants: dict[tuple[str, str], list[Grant]] = collections.defaultdict(list)
-    for unit, seat in members:
-        role = next(role for role in unit.roles if role.name == seat.role)
-        for name, amount in role.needs.items():
-            needs[seat.node, name] += amount
-        for grant in seat.grants:
-            grants[seat.node, grant.device].append(grant)
-    for (where, name), amount in needs.items():
-        node = nodes.get(where)
-        if node is not None and amount > node.allocatable.get(name, 0):
-            raise Broken(
-                f"{rule} at {now}: {where} has {node.allocatable.get(name, 0)} {name}, "
-                f"{amount} are held"
-            )
-    devices = {(n.name, d.id): d for n in nodes.values() for d in n.devices}
-    for place, held in grants.items():
-        device = devices.get(place)
-        problem = None if device is None else overdrawn(device, held)
-        if problem:
-            raise Broken(f"{rule} at {now}: device {place[1]} of {place[0]}: {problem}")
-
-
-def overdrawn(device: Device, held: list[Grant]) -> str | None:
-    """What is wrong with these grants of one device together; None if nothing is."""
-    forms = {(grant.form, grant.ratio) for grant in held}
-    if len(forms) > 1:
-        return f"forms are mixed: {sorted(forms)}"
-    if held[0].form == "whole":
-        return f"given out whole {len(held)} times" if len(held) > 1 else None
-    if held[0].form == "ratio":
-        ratio = held[0].ratio
-        return f"{len(held)} parts of 1:{ratio}" if len(held) > ratio else None
-    if held[0].form == "partition":
-        return _overlap(device, held)
-    compute, memory = sum(g.compute for g in held), sum(g.memory for g in held)
-    if compute > device.compute or memory > device.memory:
-        return f"{compute} of {device.compute} compute, {memory} of {device.memory} MiB are held"
-    return None
-
-
-def whole_gangs(changed: Iterable[Running], now: float) -> None:
-    """I2: whoever was started, grown or shrunk has its least in every role, or goes whole."""
-    for running in changed:
-        unit = running.unit
-        stays = [s for s in running.seats if (s.role, s.index) not in running.leaving]
-        if not unit.gang or not stays:
-            continue
-        for role in unit.roles:
-            count = sum(seat.role == role.name for seat in stays)
-            if not role.least <= count <= role.most:
-                raise Broken(
-                    f"I2 at {now}: {unit.key} has {count} of {role.name}, "
-                    f"{role.least} to {role.most} are a gang"
-                )
-
-
-def in_one_domain(facts: Facts, nodes: Mapping[str, Node], changed: set[str], now: float) -> None:
-    """I3: a required level holds for all members together."""
-    for running in facts.running:
-        topology = running.unit.topology
-        if running.unit.key not in changed or topology is None or not topology.required:
-            continue
-        places = [nodes[seat.node] for seat in running.seats if seat.node in nodes]
-        if topology.level in facts.levels:
-            depth = facts.levels.index(topology.level) + 1
-            domains = {node.path[:depth] for node in places}
-        else:
-            domains = {(node.name,) for node in places}
-        if len(domains) > 1:
-            raise Broken(
-                f"I3 at {now}: {running.unit.key} must be in one {topology.level}, "
-                f"it is in {sorted(domains)}"
             )
 
 
@@ -254,17 +151,6 @@ def _as_promised(facts: Facts) -> Members:
         if unit is not None:
             members += [(unit, seat) for seat in nomination.seats]
     return members
-
-
-def _overlap(device: Device, held: list[Grant]) -> str | None:
-    slices = {profile.name: profile.slices for profile in device.profiles}
-    taken: set[int] = set()
-    for grant in held:
-        own = set(range(grant.start, grant.start + slices.get(grant.profile, WHOLE)))
-        if own & taken or max(own) >= device.slices:
-            return f"slice {grant.profile} at {grant.start} has no room"
-        taken |= own
-    return None
 
 
 def _difference(mine: object, other: object) -> str:

@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from tests.unit.control import build
-from windlass.control import leader, scheduler
+from windlass.control import leader, metrics, scheduler
+from windlass.core import invariants
 from windlass.kinds import kubernetes, queue, run
 from windlass.store import errors
 from windlass.store.reflector import Reflector
@@ -313,3 +314,19 @@ async def test_a_large_cluster_is_decided_in_a_thread_and_changes_meanwhile_are_
         assert (await status(store)).assignment is None
         await made.cycle()
     assert (await status(store)).reason == "Suspended"
+
+
+async def test_a_decision_that_breaks_a_rule_is_counted_and_logged(store, monkeypatch, caplog):
+    registry = metrics.Registry()
+    await setup(store, build.a_run())
+    async with scheduling(store, registry=registry) as made:
+        await made.cycle()
+        text = registry.render()
+        assert "# TYPE windlass_invariant_violations_total counter" in text
+        assert "windlass_invariant_violations_total{" not in text
+        found = [("I1", "node n1 is given out twice")]
+        monkeypatch.setattr(invariants, "broken", lambda *_: found)
+        made._picture.see_node("MODIFIED", None, build.node(cpu="100"))
+        await made.cycle()
+    assert 'windlass_invariant_violations_total{invariant="I1"} 1' in registry.render()
+    assert "node n1 is given out twice" in caplog.text

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.unit.sim.building import job, scenario
-from windlass.core import cycle, state
+from windlass.core import cycle, invariants, state
 from windlass.core.facts import (
     Decision,
     Device,
@@ -47,32 +47,34 @@ def after(found: state.Snapshot, *placed: str) -> None:
 
 def test_two_units_on_one_device() -> None:
     a, b = job("a", gpus=1), job("b", gpus=1)
-    with pytest.raises(checks.Broken, match=r"I1 at 7.0: device gpu0 of node-0000.*whole 2 times"):
+    with pytest.raises(
+        invariants.Broken, match=r"I1 at 7.0: device gpu0 of node-0000.*whole 2 times"
+    ):
         after(snapshot((a, (seat(0, "node-0000", 0),)), (b, (seat(0, "node-0000", 0),))))
     after(snapshot((a, (seat(0, "node-0000", 0),)), (b, (seat(0, "node-0000", 1),))))
 
 
 def test_more_cpu_than_there_is() -> None:
     many = job("many", gpus=0, members=129)
-    with pytest.raises(checks.Broken, match=r"I1 .* node-0000 has 128000 cpu, 129000 are held"):
+    with pytest.raises(invariants.Broken, match=r"I1 .* node-0000 has 128000 cpu, 129000 are held"):
         after(snapshot((many, tuple(seat(n) for n in range(129)))))
 
 
 def test_a_gang_with_too_few_members() -> None:
     gang = job("gang", gpus=1, members=2)
-    with pytest.raises(checks.Broken, match=r"I2 .* gang has 1 of worker"):
+    with pytest.raises(invariants.Broken, match=r"I2 .* gang has 1 of worker"):
         after(snapshot((gang, (seat(0, "node-0000", 0),))), "gang")
 
 
 def test_a_unit_in_two_racks() -> None:
     near = job("near", gpus=1, members=2, topology=Topology("rack", required=True))
-    with pytest.raises(checks.Broken, match=r"I3 .* near must be in one rack"):
+    with pytest.raises(invariants.Broken, match=r"I3 .* near must be in one rack"):
         after(snapshot((near, (seat(0, "node-0000", 0), seat(1, "node-0001", 0)))), "near")
 
 
 def test_a_queue_beyond_its_limit() -> None:
     held = job("a", gpus=2)
-    with pytest.raises(checks.Broken, match=r"I4 .* queue default holds 2000 gpu"):
+    with pytest.raises(invariants.Broken, match=r"I4 .* queue default holds 2000 gpu"):
         after(snapshot((held, (seat(0, "node-0000", 0, 1),)), limit=1000))
 
 
@@ -83,7 +85,7 @@ def test_units_that_cannot_be_preempted_on_borrowed_room() -> None:
         scenario(nodes=2, queues=queues).facts,
         running=(Running(firm.unit, (seat(0, "node-0000", 0, 1),), 0.0),),
     )
-    with pytest.raises(checks.Broken, match=r"I4 .* hold 2000 gpu, its guarantee is 1000"):
+    with pytest.raises(invariants.Broken, match=r"I4 .* hold 2000 gpu, its guarantee is 1000"):
         after(state.build(facts), "firm")
 
 
@@ -92,7 +94,7 @@ def test_nominated_room_that_another_took() -> None:
     found = snapshot((a, (seat(0, "node-0000", 0),)))
     nomination = Nomination("b", (seat(0, "node-0000", 0),))
     state.apply(found, [state.Waits(b.unit), state.Nominated(nomination)])
-    with pytest.raises(checks.Broken, match=r"I5 .nominated room. at 7.0: device gpu0"):
+    with pytest.raises(invariants.Broken, match=r"I5 .nominated room. at 7.0: device gpu0"):
         after(found)
 
 
@@ -106,15 +108,15 @@ def test_nominated_room_that_another_took() -> None:
 def test_evictions_for_nothing(eviction: Eviction, words: str) -> None:
     found = snapshot((job("a", gpus=1), (seat(0, "node-0000", 0),)))
     decision = Decision(evictions=(eviction,), nominations=(Nomination("c", ()),))
-    with pytest.raises(checks.Broken, match=f"I5 .*{words}"):
-        checks.no_orphan_evictions(found, decision, 7.0)
+    with pytest.raises(invariants.Broken, match=f"I5 .*{words}"):
+        invariants.no_orphan_evictions(found, decision, 7.0)
 
 
 def test_a_start_after_its_promise() -> None:
     checker = checks.Checker(Policy(), promises=True)
     late = Record(job("a"), promised=10.0)
     checker.started(late, 10.0)
-    with pytest.raises(checks.Broken, match=r"I9 .* promised 10.0 and starts 0.500 s later"):
+    with pytest.raises(invariants.Broken, match=r"I9 .* promised 10.0 and starts 0.500 s later"):
         checker.started(late, 10.5)
 
 
@@ -123,7 +125,7 @@ def test_an_answer_that_differs_from_that_of_a_fresh_snapshot() -> None:
     state.apply(found, [state.Waits(job("a").unit)])
     decision = cycle.decide(found, 0.0)
     checks.same_answer(found, decision, 0.0, Policy())
-    with pytest.raises(checks.Broken, match=r"I10 at 0.0: placements"):
+    with pytest.raises(invariants.Broken, match=r"I10 at 0.0: placements"):
         checks.same_answer(found, dataclasses.replace(decision, placements=()), 0.0, Policy())
 
 
@@ -150,7 +152,7 @@ PARTS = Device(
     ],
 )  # fmt: skip
 def test_parts_of_a_device(grants: list[Grant], sound: bool) -> None:
-    assert (checks.overdrawn(PARTS, grants) is None) == sound
+    assert (invariants.overdrawn(PARTS, grants) is None) == sound
 
 
 def test_a_sound_state_passes() -> None:
@@ -159,3 +161,59 @@ def test_a_sound_state_passes() -> None:
     )
     after(build(), "a")
     checks.Checker(Policy()).before(build(), cycle.decide(build(), 0.0), 0.0)
+
+
+# --- the rules that the live scheduler watches ----------------------------------------------------
+
+
+def waits(played: Job, *holders: tuple[Job, tuple[Seat, ...]], limit: int = 10**9):
+    found = snapshot(*holders, limit=limit)
+    state.apply(found, [state.Waits(played.unit)])
+    return found
+
+
+def gives(unit: str, *seats: Seat, **more: object) -> Decision:
+    return Decision(placements=(Placement(unit, seats),), **more)  # type: ignore[arg-type]
+
+
+def rules(found: state.Snapshot, decision: Decision) -> list[str]:
+    return [rule for rule, _ in invariants.broken(found, decision, 7.0)]
+
+
+@pytest.mark.parametrize(
+    ("played", "seats", "limit", "rule"),
+    [
+        (job("a", gpus=1), (seat(0, "node-0000", 0),), 8000, []),
+        (job("a", gpus=1), (seat(0, "node-0000", 7),), 8000, ["I1"]),
+        (job("a", gpus=1, members=2), (seat(0, "node-0000", 0),), 8000, ["I2"]),
+        (
+            job("a", gpus=1, members=2, topology=Topology("rack", required=True)),
+            (seat(0, "node-0000", 0), seat(1, "node-0001", 0)), 8000, ["I3"],
+        ),
+        (job("a", gpus=1), (seat(0, "node-0000", 0),), 1500, ["I4"]),
+    ],
+)  # fmt: skip
+def test_a_decision_that_breaks_a_rule_is_seen_before_it_is_carried_out(
+    played: Job, seats: tuple[Seat, ...], limit: int, rule: list[str]
+) -> None:
+    found = waits(played, (job("other", gpus=1), (seat(0, "node-0000", 7),)), limit=limit)
+    assert rules(found, gives("a", *seats)) == rule
+
+
+def test_evictions_without_a_gainer_and_half_a_gang_are_seen() -> None:
+    other = job("other", gpus=1, members=2), (seat(0, "node-0000", 7), seat(1, "node-0000", 6))
+    found = waits(job("a"), other)
+    whole = Eviction("other", (("worker", 0), ("worker", 1)), "a", "why")
+    half = Eviction("other", (("worker", 0),), "a", "why")
+    assert rules(found, Decision(evictions=(whole,))) == ["I5"]
+    held = Decision(evictions=(half,), nominations=(Nomination("a", ()),))
+    assert rules(found, held) == ["I2"]
+
+
+def test_a_node_that_shrank_under_those_who_are_there_breaks_no_rule() -> None:
+    big = job("other", gpus=0), tuple(seat(n) for n in range(200))
+    found = waits(job("a", gpus=1), big)
+    role = job("a").unit.roles[0]
+    thrifty = dataclasses.replace(job("a").unit, roles=(dataclasses.replace(role, needs={}),))
+    state.apply(found, [state.Waits(thrifty)])
+    assert rules(found, gives("a", seat(0, "node-0000", 0))) == []

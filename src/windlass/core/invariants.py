@@ -1,0 +1,243 @@
+"""Rules that no decision may break, counted again from the facts by other means than the core's.
+
+`broken` is cheap enough for the live scheduler, which counts what it finds as a metric;
+`sim.checks` looks at every decision of a simulation, with more rules. The numbers are those of the scheduling
+notes: capacity (I1), gangs whole or absent (I2), required topology (I3), limits (I4), no eviction
+without a gainer (I5).
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from windlass.core import amounts
+from windlass.core.facts import WHOLE, Decision, Device, Grant, Node, Running, Seat, Unit
+from windlass.core.state import Snapshot
+
+Members = list[tuple[Unit, Seat]]
+
+
+class Broken(AssertionError):
+    """A rule does not hold; the message names the rule, the moment and the thing."""
+
+
+def broken(snapshot: Snapshot, decision: Decision, now: float) -> list[tuple[str, str]]:
+    """(rule, what is wrong) for every rule that a decision breaks; looks at what it touches."""
+    found = []
+    for rule, check in _LIVE.items():
+        try:
+            check(snapshot, decision, now)
+        except Broken as problem:
+            found.append((rule, str(problem)))
+    return found
+
+
+def no_orphan_evictions(snapshot: Snapshot, decision: Decision, now: float) -> None:
+    """I5: whoever is evicted goes for somebody who is given the room in the same decision."""
+    gainers = {nomination.unit for nomination in decision.nominations}
+    gainers |= {placement.unit for placement in decision.placements}
+    for eviction in decision.evictions:
+        if eviction.gainer not in gainers:
+            raise Broken(
+                f"I5 at {now}: {eviction.unit} must go for {eviction.gainer}, which gets nothing"
+            )
+        if eviction.unit not in snapshot.running:
+            raise Broken(f"I5 at {now}: {eviction.unit} must go but does not run")
+
+
+def within_capacity(
+    nodes: Mapping[str, Node],
+    members: Members,
+    now: float,
+    rule: str = "I1",
+    given: Members | None = None,
+) -> None:
+    """I1: on every node and device no more is held than there is. With `given`, only of what these
+    members use: a node may have shrunk under those who are there."""
+    needs, grants = _held(members)
+    if given is not None:
+        used, taken = _held(given)
+        needs = {place: needs[place] for place in used}
+        grants = {place: grants[place] for place in taken}
+    for (where, name), amount in needs.items():
+        node = nodes.get(where)
+        if node is not None and amount > node.allocatable.get(name, 0):
+            raise Broken(
+                f"{rule} at {now}: {where} has {node.allocatable.get(name, 0)} {name}, "
+                f"{amount} are held"
+            )
+    devices = {(n.name, d.id): d for n in nodes.values() for d in n.devices}
+    for place, held in grants.items():
+        device = devices.get(place)
+        problem = None if device is None else overdrawn(device, held)
+        if problem:
+            raise Broken(f"{rule} at {now}: device {place[1]} of {place[0]}: {problem}")
+
+
+def _held(
+    members: Members,
+) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], list[Grant]]]:
+    """By node and resource, and by node and device."""
+    needs: dict[tuple[str, str], int] = collections.defaultdict(int)
+    grants: dict[tuple[str, str], list[Grant]] = collections.defaultdict(list)
+    for unit, seat in members:
+        role = next((role for role in unit.roles if role.name == seat.role), None)
+        for name, amount in role.needs.items() if role is not None else ():
+            if amount:
+                needs[seat.node, name] += amount
+        for grant in seat.grants:
+            grants[seat.node, grant.device].append(grant)
+    return needs, grants
+
+
+def overdrawn(device: Device, held: list[Grant]) -> str | None:
+    """What is wrong with these grants of one device together; None if nothing is."""
+    forms = {(grant.form, grant.ratio) for grant in held}
+    if len(forms) > 1:
+        return f"forms are mixed: {sorted(forms)}"
+    if held[0].form == "whole":
+        return f"given out whole {len(held)} times" if len(held) > 1 else None
+    if held[0].form == "ratio":
+        ratio = held[0].ratio
+        return f"{len(held)} parts of 1:{ratio}" if len(held) > ratio else None
+    if held[0].form == "partition":
+        return _overlap(device, held)
+    compute, memory = sum(g.compute for g in held), sum(g.memory for g in held)
+    if compute > device.compute or memory > device.memory:
+        return f"{compute} of {device.compute} compute, {memory} of {device.memory} MiB are held"
+    return None
+
+
+def whole_gangs(changed: Iterable[Running], now: float) -> None:
+    """I2: whoever was started, grown or shrunk has its least in every role, or goes whole."""
+    for running in changed:
+        unit = running.unit
+        stays = [s for s in running.seats if (s.role, s.index) not in running.leaving]
+        if not unit.gang or not stays:
+            continue
+        for role in unit.roles:
+            count = sum(seat.role == role.name for seat in stays)
+            if not role.least <= count <= role.most:
+                raise Broken(
+                    f"I2 at {now}: {unit.key} has {count} of {role.name}, "
+                    f"{role.least} to {role.most} are a gang"
+                )
+
+
+def in_one_domain(
+    levels: Sequence[str], nodes: Mapping[str, Node], changed: Iterable[Running], now: float
+) -> None:
+    """I3: a required level holds for all members together."""
+    for running in changed:
+        topology = running.unit.topology
+        if topology is None or not topology.required:
+            continue
+        places = [nodes[seat.node] for seat in running.seats if seat.node in nodes]
+        if topology.level in levels:
+            depth = levels.index(topology.level) + 1
+            domains = {node.path[:depth] for node in places}
+        else:
+            domains = {(node.name,) for node in places}
+        if len(domains) > 1:
+            raise Broken(
+                f"I3 at {now}: {running.unit.key} must be in one {topology.level}, "
+                f"it is in {sorted(domains)}"
+            )
+
+
+def _overlap(device: Device, held: list[Grant]) -> str | None:
+    slices = {profile.name: profile.slices for profile in device.profiles}
+    taken: set[int] = set()
+    for grant in held:
+        own = set(range(grant.start, grant.start + slices.get(grant.profile, WHOLE)))
+        if own & taken or max(own) >= device.slices:
+            return f"slice {grant.profile} at {grant.start} has no room"
+        taken |= own
+    return None
+
+
+# --- the same for one decision that is not carried out yet ----------------------------------------
+
+
+def _room_is_there(snapshot: Snapshot, decision: Decision, now: float) -> None:
+    given = [(_unit(snapshot, p.unit), seat) for p in decision.placements for seat in p.seats]
+    nodes = {
+        seat.node: snapshot.cluster.nodes[snapshot.cluster.index[seat.node]] for _, seat in given
+    }
+    there = [
+        (running.unit, seat)
+        for running in (snapshot.running.values() if given else ())
+        for seat in running.seats
+        if seat.node in nodes
+    ]
+    within_capacity(nodes, [*there, *given], now, given=given)
+
+
+def _gangs_are_whole(snapshot: Snapshot, decision: Decision, now: float) -> None:
+    whole_gangs(_changed(snapshot, decision), now)
+
+
+def _domains_hold(snapshot: Snapshot, decision: Decision, now: float) -> None:
+    changed = [running for running in _changed(snapshot, decision) if not running.leaving]
+    nodes = {
+        seat.node: snapshot.cluster.nodes[snapshot.cluster.index[seat.node]]
+        for running in changed
+        for seat in running.seats
+        if seat.node in snapshot.cluster.index
+    }
+    in_one_domain(snapshot.levels, nodes, changed, now)
+
+
+def _limits_hold(snapshot: Snapshot, decision: Decision, now: float) -> None:
+    """I4, by the tree's own sums and what is given out now."""
+    added: dict[str, dict[str, int]] = {}
+    for placement in decision.placements:
+        unit = _unit(snapshot, placement.unit)
+        if unit.queue not in snapshot.tree.queues:
+            continue
+        held = amounts.of_seats(snapshot.cluster, unit.roles, placement.seats)
+        for name in snapshot.tree.path(unit.queue):
+            sums = added.setdefault(name, {})
+            for resource, amount in held.items():
+                sums[resource] = sums.get(resource, 0) + amount
+    for name, sums in sorted(added.items()):
+        for resource, limit in snapshot.tree.queues[name].limit.items():
+            used = snapshot.tree.used[name].get(resource, 0) + sums.get(resource, 0)
+            if sums.get(resource) and used > limit:
+                raise Broken(
+                    f"I4 at {now}: queue {name} holds {used} {resource}, its limit is {limit}"
+                )
+
+
+_LIVE: Mapping[str, Callable[[Snapshot, Decision, float], None]] = {
+    "I1": _room_is_there,
+    "I2": _gangs_are_whole,
+    "I3": _domains_hold,
+    "I4": _limits_hold,
+    "I5": no_orphan_evictions,
+}
+
+
+def _changed(snapshot: Snapshot, decision: Decision) -> list[Running]:
+    """Units as they will be: with what they get, and with who must go."""
+    found: dict[str, Running] = {}
+    for placement in decision.placements:
+        known = snapshot.running.get(placement.unit)
+        found[placement.unit] = (
+            Running(snapshot.waiting[placement.unit], placement.seats, 0.0)
+            if known is None
+            else dataclasses.replace(known, seats=(*known.seats, *placement.seats))
+        )
+    for eviction in decision.evictions:
+        running = found.get(eviction.unit) or snapshot.running.get(eviction.unit)
+        if running is not None:
+            leaving = tuple({*running.leaving, *eviction.seats})
+            found[eviction.unit] = dataclasses.replace(running, leaving=leaving)
+    return list(found.values())
+
+
+def _unit(snapshot: Snapshot, key: str) -> Unit:
+    running = snapshot.running.get(key)
+    return snapshot.waiting[key] if running is None else running.unit
