@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import platform
+import platform as machine
 import secrets
 import time
 from pathlib import Path
@@ -19,7 +19,17 @@ from aiohttp import web
 
 import windlass
 from windlass.kinds import kubernetes, run
-from windlass.server import blobs, bodies, discovery, mailboxes, openapi, paths, queries, reviews
+from windlass.server import (
+    blobs,
+    bodies,
+    discovery,
+    mailboxes,
+    openapi,
+    paths,
+    platform,
+    queries,
+    reviews,
+)
 from windlass.server.access import Access, acting_as
 from windlass.server.audit import AuditLog, Record, timestamp
 from windlass.server.identity import Attributes, Identity
@@ -58,6 +68,7 @@ class App:
         self._access = access
         self._blobs = uploads
         self._mailboxes = letters
+        self._platform = platform.Platform(api, access)
         self._audit = audit
         self.metrics = Metrics()
         self._streams = Streams()
@@ -83,6 +94,7 @@ class App:
         """Ends watches cleanly; `readyz` says so from now on."""
         self._stopping = True
         await self._mailboxes.stop()
+        await self._platform.stop()
         await self._streams.stop()
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -129,6 +141,10 @@ class App:
         if mailbox is not None:
             await self._access.authorize(identity, _creating_runs(mailbox.namespace))
             return await self._mailboxes.answer_owner(request, mailbox, identity.user)
+        question = platform.match(path)
+        if question is not None:
+            seen.verb, seen.resource = "get", f"{question.what}.{platform.GROUP}"
+            return await self._platform.answer(request, identity, question)
         target = paths.parse(path)
         if target is None:
             return self._outside_objects(request, identity, path)
@@ -342,6 +358,6 @@ def _version() -> dict[str, str]:
         "gitTreeState": "",
         "buildDate": "",
         "goVersion": "",
-        "compiler": platform.python_implementation(),
-        "platform": f"{platform.system().lower()}/{platform.machine()}",
+        "compiler": machine.python_implementation(),
+        "platform": f"{machine.system().lower()}/{machine.machine()}",
     }

@@ -60,6 +60,24 @@ REVIEWS: tuple[Review, ...] = (
 )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Service:
+    """Something of the platform API that is asked or sent, and is no object."""
+
+    name: str
+    kind: str
+    verbs: tuple[str, ...]
+
+
+PLATFORM = ("platform.windlass.dev", "v1alpha1")
+# `runs/NAME/why` is not listed: a second resource `runs` would make `kubectl get runs` ambiguous.
+SERVICES: tuple[Service, ...] = (
+    Service("ps", "RunPage", ("get",)),
+    Service("plan", "Plan", ("create",)),
+    Service("blobs", "Blob", ("get", "patch")),
+)
+
+
 def document(path: str, accept: str | None, address: str) -> tuple[bytes, str] | None:
     """The discovery document at a path and its content type; None where there is none."""
     if path in ("/api", "/apis"):
@@ -89,6 +107,7 @@ def group_versions() -> dict[str, tuple[str, ...]]:
         found.setdefault(kind.resource.group, {})[kind.resource.version] = None
     for review in REVIEWS:
         found.setdefault(review.group, {})[review.version] = None
+    found.setdefault(PLATFORM[0], {})[PLATFORM[1]] = None
     return {group: tuple(versions) for group, versions in found.items()}
 
 
@@ -98,6 +117,10 @@ def resources_of(group: str, version: str) -> list[Resource]:
         for kind in registry.ALL
         if (kind.resource.group, kind.resource.version) == (group, version)
     ]
+
+
+def services_of(group: str, version: str) -> tuple[Service, ...]:
+    return SERVICES if (group, version) == PLATFORM else ()
 
 
 def reviews_of(group: str, version: str) -> list[Review]:
@@ -157,6 +180,16 @@ def _resources(group: str, version: str) -> bytes:
             "verbs": ["create"],
         }
         for review in reviews_of(group, version)
+    ]
+    entries += [
+        {
+            "name": service.name,
+            "singularName": "",
+            "namespaced": True,
+            "kind": service.kind,
+            "verbs": list(service.verbs),
+        }
+        for service in services_of(group, version)
     ]
     return msgspec.json.encode(
         {
@@ -237,6 +270,16 @@ def _aggregated_group(group: str) -> dict[str, Any]:
                 "verbs": ["create"],
             }
             for review in reviews_of(group, version)
+        ]
+        entries += [
+            {
+                "resource": service.name,
+                "responseKind": _gvk(group, version, service.kind),
+                "scope": "Namespaced",
+                "singularResource": "",
+                "verbs": list(service.verbs),
+            }
+            for service in services_of(group, version)
         ]
         versions.append({"version": version, "resources": entries, "freshness": "Current"})
     return {"metadata": {"name": group} if group else {}, "versions": versions}
