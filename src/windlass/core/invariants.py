@@ -1,9 +1,9 @@
 """Rules that no decision may break, counted again from the facts by other means than the core's.
 
 `broken` is cheap enough for the live scheduler, which counts what it finds as a metric;
-`sim.checks` looks at every decision of a simulation, with more rules. The numbers are those of the scheduling
-notes: capacity (I1), gangs whole or absent (I2), required topology (I3), limits (I4), no eviction
-without a gainer (I5).
+`sim.checks` looks at every decision of a simulation, with more rules. The numbers are those of the
+scheduling notes: capacity (I1), gangs whole or absent (I2), required topology (I3), limits (I4), no
+eviction without a gainer (I5).
 """
 
 from __future__ import annotations
