@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import concurrent.futures.thread
 import contextlib
 import os
 import threading
@@ -41,7 +42,7 @@ def start(work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
 
 def call(work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
     """The result of `work`. Whoever stops waiting (Ctrl-C, a timeout) cancels it."""
-    if threading.current_thread().name == "windlass-sdk" and _owner == os.getpid():
+    if _is_own_thread():
         work.close()
         raise RuntimeError(
             "this is the SDK's own thread, which must not wait for itself; use windlass.AsyncClient"
@@ -63,7 +64,12 @@ def iterate(stream: AsyncGenerator[T, None]) -> Iterator[T]:
                 return
             yield found[0]
     finally:
-        call(_close(stream))
+        # A stream that was dropped is closed by whichever thread collects the garbage.
+        start(_close(stream)) if _is_own_thread() else call(_close(stream))
+
+
+def _is_own_thread() -> bool:
+    return _owner == os.getpid() and threading.current_thread().name == "windlass-sdk"
 
 
 async def _next(stream: AsyncGenerator[T, None]) -> tuple[T] | None:
@@ -90,7 +96,6 @@ at_exit: weakref.WeakSet[Closing] = weakref.WeakSet()
 """What is closed when the program ends: executors, then the clients that they use."""
 
 
-@atexit.register
 def _end() -> None:
     if _owner != os.getpid():
         return
@@ -106,4 +111,7 @@ def _after_fork() -> None:
     at_exit.clear()
 
 
+# Before the standard library shuts its pools of threads, which the loop uses: what is registered
+# later is called earlier, and the pools are registered by the import above.
+getattr(threading, "_register_atexit", atexit.register)(_end)
 os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,190 @@
+"""What jobs themselves wrote down, read after a campaign of kills: an account that nobody of the
+platform had a hand in.
+
+`JOB` is the program of every run of `test_runs_survive`. It appends to the journal with O_APPEND,
+one write per line: `start`, `overlap` (it saw an earlier attempt of its run alive), `end`.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+JOB = """
+import os, subprocess, sys, time
+journal, seconds = sys.argv[1], float(sys.argv[2])
+code, lines = int(sys.argv[3]), int(sys.argv[4])
+own = [os.environ["WINDLASS_" + name] for name in ("RUN", "ATTEMPT", "ROLE", "INDEX")]
+run, attempt, role, index = own
+
+def started(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]
+
+def note(word, *more):
+    text = " ".join([word, *own, str(os.getpid()), started(os.getpid()), *more])
+    handle = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    os.write(handle, (text + "\\n").encode())
+    os.close(handle)
+
+def earlier():
+    try:
+        with open(journal) as file:
+            return [line.split() for line in file]
+    except OSError:
+        return []
+
+for word, other, its, _, _, pid, since, *_ in earlier():
+    if word == "start" and other == run and int(its) < int(attempt) and started(pid) == since:
+        note("overlap", its, pid)
+note("start")
+subprocess.Popen(["sleep", "1000"], stdin=subprocess.DEVNULL)  # left behind: must go with us
+deadline = time.monotonic() + seconds
+for number in range(lines):
+    print(f"line {number} of {run} attempt {attempt} {role} {index}", flush=True)
+    time.sleep(max(0.0, deadline - time.monotonic()) / max(1, lines - number))
+print(f"last line of {run} attempt {attempt} {role} {index}", flush=True)
+status = 0 if code < 0 and int(attempt) >= -code else abs(code)
+note("end", str(status))
+sys.exit(status)
+"""
+"""Arguments: journal, seconds to run, exit code (-n: succeeds from attempt n on), lines to say."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Order:
+    """One run of the campaign, and what may become of it."""
+
+    name: str
+    workers: int
+    seconds: float
+    code: int
+    lines: int
+    limit: int
+    causes: tuple[str, ...]
+
+    def spec(self, job: Path, journal: Path, python: str, mark: str) -> dict[str, Any]:
+        return {
+            "retries": {"limit": self.limit, "causes": list(self.causes)},
+            "checkpoint": {"grace": "2s"},
+            "role": {
+                "replicas": self.workers,
+                "command": [
+                    python, "-I", "-S", str(job), str(journal), f"{self.seconds:.2f}",
+                    str(self.code), str(self.lines),
+                ],
+                "env": {"WINDLASS_TEST_MARK": mark},
+                "resources": {"cpu": "20m", "memory": "16Mi"},
+            },
+        }  # fmt: skip
+
+
+@dataclasses.dataclass(slots=True)
+class Member:
+    """One start of one member, as the journal has it."""
+
+    pid: int
+    code: int | None = None
+
+
+@dataclasses.dataclass(slots=True)
+class Account:
+    """All that the journal says of one run: attempt -> (role, index) -> its starts."""
+
+    attempts: dict[int, dict[tuple[str, int], list[Member]]] = dataclasses.field(
+        default_factory=lambda: collections.defaultdict(lambda: collections.defaultdict(list))
+    )
+    overlaps: list[str] = dataclasses.field(default_factory=list)
+
+
+def read(journal: Path) -> dict[str, Account]:
+    accounts: dict[str, Account] = collections.defaultdict(Account)
+    for line in journal.read_text().splitlines() if journal.exists() else ():
+        word, name, attempt, role, index, pid, _, *more = line.split()
+        account = accounts[name]
+        starts = account.attempts[int(attempt)][role, int(index)]
+        if word == "start":
+            starts.append(Member(int(pid)))
+        elif word == "overlap":
+            account.overlaps.append(line)
+        else:
+            next(each for each in starts if each.pid == int(pid)).code = int(more[0])
+    return accounts
+
+
+def problems(order: Order, status: dict[str, Any], account: Account, hits: list[str]) -> list[str]:
+    """What must not have happened to a run. `hits`: the shims and workers of it that we killed."""
+    found = list(account.overlaps)
+    phase, attempts = status.get("phase"), account.attempts
+    for attempt, members in attempts.items():
+        found += [
+            f"attempt {attempt} of {role} {index} was started {len(starts)} times"
+            for (role, index), starts in members.items()
+            if len(starts) > 1
+        ]
+    if len(attempts) > 1 + order.limit:
+        found.append(f"{len(attempts)} attempts; its policy allows {1 + order.limit}")
+    if status.get("attempt", 0) > order.limit:
+        found.append(f"status.attempt is {status['attempt']}; its policy allows {order.limit}")
+    needless = 0 if "Failed" in order.causes and order.code else len(attempts) - 1 - len(hits)
+    if needless > 0:
+        found.append(f"{len(attempts)} attempts for {len(hits)} kills: {hits}")
+    if phase not in ("Succeeded", "Failed"):
+        found.append(f"it has not ended: {status}")
+    last = attempts[max(attempts)] if attempts else {}
+    codes = [starts[-1].code for starts in last.values()]
+    if phase == "Succeeded" and (len(last) != order.workers or any(codes)):
+        found.append(f"it counts as succeeded, but its members ended with {codes}")
+    if phase == "Succeeded" and None in codes:
+        found.append("it counts as succeeded, but a member never came to its end")
+    may_fail = bool(hits) or order.code > 0 or (order.code < 0 and "Failed" not in order.causes)
+    if phase == "Failed" and not may_fail:
+        found.append(f"it failed without a reason: {status.get('reason')} {status.get('message')}")
+    return [f"{order.name}: {each}" for each in found]
+
+
+def processes(mark: str) -> list[str]:
+    """Every process of the campaign that is alive."""
+    pids = [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()]
+    return [f"{pid} {_command(pid)}" for pid in pids if ours(pid, mark)]
+
+
+def ours(pid: int, mark: str) -> bool:
+    """Whether it is alive and of this campaign, by what the campaign put into its environment:
+    another process may have got the pid of one that ended."""
+    folder = Path(f"/proc/{pid}")
+    try:
+        marked = f"WINDLASS_TEST_MARK={mark}".encode() in (folder / "environ").read_bytes()
+        return marked and (folder / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def left_behind(state: Path, uids: set[str]) -> list[str]:
+    """Mounts, control groups and folders of pods of a campaign that is over. Ports need no look:
+    without a process nobody holds one, and without a pod nobody has one on paper."""
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    found = [f"mount: {line}" for line in mounts if str(state) in line]
+    for root, folders, _ in os.walk("/sys/fs/cgroup"):
+        found += [f"cgroup: {root}/{name}" for name in folders if _names_any(name, uids)]
+    for root, folders, files in os.walk(state / "agent"):
+        found += [f"file: {root}/{name}" for name in folders + files if _names_any(name, uids)]
+    return found
+
+
+def _names_any(name: str, uids: set[str]) -> bool:
+    return any(uid in name or uid.replace("-", "_") in name for uid in uids)

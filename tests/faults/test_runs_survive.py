@@ -1,0 +1,191 @@
+"""kill -9 of server, agent, shims and workers while runs come and go.
+
+Afterwards the journal that the jobs wrote is held against what the platform says of them.
+`WINDLASS_SOAK=1` for 100 rounds and 300 runs; `WINDLASS_SEED` to repeat a campaign.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+import uuid
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.embedded.test_skeleton import PODS, RUNS, Engine, until
+from tests.faults import survivors
+from tests.faults.seeds import SOAK, campaign_seed
+from tests.faults.survivors import Order
+
+ROUNDS, PER_ROUND = (100, 3) if SOAK else (8, 3)
+END_SECONDS = 600.0
+FAULTS = ("server", "agent", "shim", "shim", "worker", "worker")
+
+
+class Campaign:
+    """Runs and kills, in an order that the seed decides."""
+
+    def __init__(self, engine: Engine, seed: int) -> None:
+        self.engine = engine
+        self.rng = random.Random(seed)
+        self.mark = uuid.uuid4().hex
+        self.journal = engine.here / "journal"
+        self.job = engine.here / "job.py"
+        self.job.write_text(survivors.JOB)
+        self.orders: dict[str, Order] = {}
+        self.hits: dict[str, list[str]] = defaultdict(list)
+        self.uids: set[str] = set()
+
+    def run(self) -> None:
+        for number in range(ROUNDS):
+            for _ in range(PER_ROUND):
+                self._submit(self._order())
+                time.sleep(self.rng.uniform(0, 0.15))
+            time.sleep(self.rng.uniform(0, 0.7))
+            fault = self.rng.choice(FAULTS)
+            self.uids |= {pod["metadata"]["uid"] for pod in self.engine.get(PODS)["items"]}
+            hit = getattr(self, f"_kill_{fault}")()
+            print(f"round {number}: {fault} {hit or ''}", flush=True)
+
+    def _order(self) -> Order:
+        rng = self.rng
+        return Order(
+            name=f"job-{len(self.orders)}",
+            workers=rng.choice((1, 1, 1, 2, 3)),
+            seconds=rng.choice((0.0, 0.1, 0.5, 1.0, 3.0)),
+            code=rng.choice((0, 0, 0, 0, 3, -1)),
+            lines=rng.choice((0, 1, 5, 40)),
+            limit=rng.choice((0, 1, 3)),
+            causes=rng.choice((("NodeLost",), ("NodeLost", "Preempted"), ("NodeLost", "Failed"))),
+        )
+
+    def _submit(self, order: Order) -> None:
+        spec = order.spec(self.job, self.journal, sys.executable, self.mark)
+        self.engine.submit(order.name, "", **spec)
+        self.orders[order.name] = order
+
+    # --- the kills; each returns whom it hit
+
+    def _kill_server(self) -> str:
+        self.engine.server.restart(hard=True)
+        return ""
+
+    def _kill_agent(self) -> str:
+        self.engine.agent.kill()
+        time.sleep(self.rng.uniform(0, 0.3))
+        self.engine.restart_agent()
+        return ""
+
+    def _kill_shim(self) -> str:
+        """One that has not told of an end yet: later it would change nothing."""
+        alive = []
+        for record in self.engine.here.glob("state/agent/pods/*/containers/*/*/shim.json"):
+            with contextlib.suppress(OSError, ValueError):
+                pid = int(json.loads(record.read_text())["pid"])
+                if not (record.parent / "exit.json").exists() and _is_shim(pid):
+                    alive.append((_run_of(record), pid))
+        return self._kill("shim", alive)
+
+    def _kill_worker(self) -> str:
+        accounts = survivors.read(self.journal)
+        alive = [
+            (name, starts[-1].pid)
+            for name, account in accounts.items()
+            for members in account.attempts.values()
+            for starts in members.values()
+            if starts and survivors.ours(starts[-1].pid, self.mark)
+        ]
+        return self._kill("worker", alive)
+
+    def _kill(self, what: str, choices: list[tuple[str, int]]) -> str:
+        if not choices:
+            return ""
+        name, pid = self.rng.choice(sorted(choices))
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            self.hits[name].append(what)
+        return f"{name} {pid}"
+
+    # --- the reckoning
+
+    def wait(self) -> dict[str, dict[str, Any]]:
+        deadline = time.monotonic() + END_SECONDS
+        while True:
+            runs = {each["metadata"]["name"]: each for each in self.engine.get(RUNS)["items"]}
+            statuses = {name: runs[name].get("status") or {} for name in self.orders}
+            late = [n for n, s in statuses.items() if s.get("phase") not in ("Succeeded", "Failed")]
+            if not late or time.monotonic() > deadline:
+                return statuses
+            time.sleep(0.2)
+
+    def problems(self, statuses: dict[str, dict[str, Any]]) -> list[str]:
+        accounts = survivors.read(self.journal)
+        return [
+            problem
+            for name, order in self.orders.items()
+            for problem in survivors.problems(
+                order, statuses[name], accounts[name], self.hits[name]
+            )
+        ] + self._torn_logs(accounts)
+
+    def _torn_logs(self, accounts: dict[str, survivors.Account]) -> list[str]:
+        """Members that came to their end have said all they had to say, in order."""
+        found = []
+        for pod in self.engine.get(PODS)["items"]:
+            labels = pod["metadata"]["labels"]
+            name, attempt, role, index = (
+                labels[f"windlass.dev/{key}"] for key in ("run", "attempt", "role", "index")
+            )
+            starts = accounts[name].attempts[int(attempt)][role, int(index)]
+            if not starts or starts[-1].code is None:
+                continue
+            who = f"of {name} attempt {attempt} {role} {index}"
+            wanted = [f"line {n} {who}" for n in range(self.orders[name].lines)]
+            wanted.append(f"last line {who}")
+            log = self.engine.text(f"{PODS}/{pod['metadata']['name']}/log").splitlines()
+            if log != wanted:
+                found.append(f"the log {who} has {len(log)} lines of {len(wanted)}: {log[-2:]}")
+        return found
+
+    def clear(self) -> None:
+        for name in self.orders:
+            self.engine.write("DELETE", f"{RUNS}/{name}")
+        until(lambda: not self.engine.get(PODS)["items"], "all pods are gone")
+        folder = self.engine.server.state / "agent" / "pods"
+        until(lambda: not list(folder.iterdir()), "all folders of pods are gone")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600 if SOAK else 300)
+def test_every_run_ends_as_it_should_whoever_is_killed(tmp_path: Path) -> None:
+    seed = campaign_seed()
+    engine = Engine(tmp_path)
+    campaign = Campaign(engine, seed)
+    try:
+        engine.start()
+        campaign.run()
+        found = campaign.problems(campaign.wait())
+        campaign.clear()
+        until(lambda: not survivors.processes(campaign.mark), "no process of a job is left")
+    finally:
+        engine.stop()
+    found += survivors.left_behind(engine.server.state, campaign.uids)
+    assert not found, f"WINDLASS_SEED={seed}\n" + "\n".join(found[:40])
+
+
+def _is_shim(pid: int) -> bool:
+    return b"windlass" in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def _run_of(record: Path) -> str:
+    """Whose shim it is, by the name of its pod: `job-7-worker-0-abcdefgh`."""
+    pod = json.loads((record.parents[3] / "pod.json").read_text())["name"]
+    return str(pod).rpartition("-worker-")[0]
