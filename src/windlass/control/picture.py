@@ -18,7 +18,7 @@ from typing import TypeVar
 from windlass.control import members, snapshots
 from windlass.core import facts, predict, state
 from windlass.kinds import kubernetes, meta, queue
-from windlass.kinds.run import Run
+from windlass.kinds.run import MemberKey, Run
 from windlass.store.reflector import Change
 
 T = TypeVar("T", bound=meta.Object)
@@ -55,6 +55,9 @@ class Picture:
         self._told_nodes: dict[str, facts.Node] = {}
         self._told_queues: dict[str, facts.Queue] = {}
         self._told: dict[str, Fact] = {}
+        self._nominations: dict[str, facts.Nomination] = {}
+        self._evicted: set[str] = set()
+        """Uids of Runs that hold room and were told to give some back."""
         self._unnamed: dict[str, dict[str, facts.Running]] = {}
         """Node -> pods that hold devices there without naming them, by key."""
         self._named: dict[str, set[str]] = {}
@@ -83,6 +86,8 @@ class Picture:
                 mine.add(uid) if uid in self._pods else mine.discard(uid)
                 if not mine:
                     del self._pods_of[owner]
+                if not self._holds_all(owner):
+                    self._changed_runs.add(owner)
 
     def see_run(self, _: Change, before: Run | None, after: Run | None) -> None:
         if after is not None and (ours := self._ours.get(after.uid)) is not None:
@@ -116,6 +121,19 @@ class Picture:
         known = self._nodes.get(node)
         return known is not None and snapshots.is_open(known)
 
+    def nominated(self) -> list[str]:
+        """Uids of Runs for which room is being freed."""
+        return sorted(self._nominations)
+
+    def evicted(self) -> list[Run]:
+        """Runs that hold room and were told to give some back."""
+        return [self._runs[uid] for uid in sorted(self._evicted) if uid in self._runs]
+
+    def pods_of(self, owner: Run) -> list[MemberKey]:
+        """The members of its attempt of today that have pods, in whatever state."""
+        keys = (members.key_of(self._pods[uid]) for uid in self._pods_of.get(owner.uid, ()))
+        return [key for key in keys if key is not None and key.attempt == owner.status.attempt]
+
     @property
     def size(self) -> tuple[int, int]:
         """How many nodes and units a decision is about."""
@@ -129,8 +147,11 @@ class Picture:
         events: list[state.Event] = [*self._node_events(), *self._queue_events()]
         touched = {_node_of(event) for event in events}
         units: dict[str, state.Event] = {}
+        nominations: list[state.Event] = []
         for uid in sorted(self._changed_runs):
-            self._tell(uid, self._read_run(uid, now), touched, units)
+            fact = self._read_run(uid, now)
+            self._tell(uid, fact, touched, units)
+            nominations += self._nomination_events(uid, fact)
         for uid in sorted(self._changed_pods):
             self._tell_pod(uid, touched, units)
         for node in sorted(touched & self._unnamed.keys()):
@@ -139,7 +160,7 @@ class Picture:
         self._changed_pods.clear()
         if self._snapshot is None:
             self._past = self._history()
-        return Changes((*events, *units.values()), seen)
+        return Changes((*events, *units.values(), *nominations), seen)
 
     def bring_up(self, changes: Changes) -> state.Snapshot:
         """The snapshot with these changes. Everything is laid out once, not once per node, when
@@ -164,6 +185,7 @@ class Picture:
             queues=tuple(self._told_queues.values()),
             running=tuple(each for each in told if isinstance(each, facts.Running)),
             waiting=tuple(each for each in told if isinstance(each, facts.Unit)),
+            nominations=tuple(self._nominations.values()),
             levels=tuple(self._levels),
         )
 
@@ -189,10 +211,13 @@ class Picture:
             if each is None:
                 if self._told_queues.pop(name, None) is not None:
                     events.append(state.QueueGone(name))
+                    self._changed_runs.update(self._running_in(name))
                 continue
-            fact = snapshots.read_queue(each)
-            if fact != self._told_queues.get(name):
+            fact, known = snapshots.read_queue(each), self._told_queues.get(name)
+            if fact != known:
                 self._told_queues[name] = fact
+                if known is None or known.min_runtime != fact.min_runtime:
+                    self._changed_runs.update(self._running_in(name))
                 events.append(state.QueuePut(fact))
         if self._changed_queues:
             self._move_in()
@@ -217,8 +242,51 @@ class Picture:
         waits = snapshots.waits(owner)
         if not waits and not snapshots.holds_assignment(owner):
             return None
-        unit = snapshots.read_unit(owner, self._queue_of(owner), self._levels)
-        return unit if waits else snapshots.read_running(owner, unit, now)
+        name = self._queue_of(owner)
+        unit = snapshots.read_unit(owner, name, self._levels)
+        if waits:
+            return unit
+        queue_fact = self._told_queues.get(name)
+        return snapshots.read_running(
+            owner, unit, now,
+            min_runtime=queue_fact.min_runtime if queue_fact else 0.0,
+            ended=() if self._holds_all(uid) else self._ended(owner),
+        )  # fmt: skip
+
+    def _nomination_events(self, uid: str, fact: Fact | None) -> list[state.Event]:
+        """Also notes who was told to give something back."""
+        owner = self._runs.get(uid)
+        is_evicted = isinstance(fact, facts.Running) and owner is not None
+        if is_evicted and owner is not None and owner.status.eviction is not None:
+            self._evicted.add(uid)
+        else:
+            self._evicted.discard(uid)
+        made = None
+        if owner is not None and isinstance(fact, facts.Unit):
+            made = snapshots.read_nomination(owner, fact)
+        known = self._nominations.get(uid)
+        if made == known:
+            return []
+        if made is None:
+            del self._nominations[uid]
+            return [state.NominationGone(uid)]
+        self._nominations[uid] = made
+        return [state.Nominated(made)]
+
+    def _holds_all(self, uid: str) -> bool:
+        """Whether a Run keeps the room of members that have ended, as gangs do."""
+        owner = self._runs.get(uid)
+        return owner is None or owner.spec.placement.gang
+
+    def _ended(self, owner: Run) -> set[tuple[str, int]]:
+        pods = (self._pods[uid] for uid in self._pods_of.get(owner.uid, ()))
+        keys = [members.key_of(pod) for pod in pods if not members.is_active(pod)]
+        attempt = owner.status.attempt
+        return {(key.role, key.index) for key in keys if key and key.attempt == attempt}
+
+    def _running_in(self, name: str) -> list[str]:
+        running = ((key, f) for key, f in self._told.items() if isinstance(f, facts.Running))
+        return [key for key, fact in running if fact.unit.queue == name and key in self._runs]
 
     def _follow_pods(self, uid: str, owner: Run | None) -> None:
         """Whether a pod counts by itself depends on its Run."""

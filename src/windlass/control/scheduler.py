@@ -1,14 +1,12 @@
-"""The scheduler's loop: what changed, decision, assignment into the Run's status.
+"""The scheduler's loop: what changed, decision, what follows from it into the Runs' statuses.
 
 It sleeps until an object that counts has changed or until the time the decision asked for; there
 is no timer of its own. Every write names the resourceVersion it was decided on, so a Run that
-changed meanwhile is decided again. Writes assignment and queue, and reason and message while a Run
-waits; never a phase.
+changed meanwhile is decided again. Writes assignment, nomination, eviction and queue, and reason
+and message while a Run waits; never a phase.
 
-Nobody carries out evictions or adds members to a Run that runs yet. So the policy takes nothing
-away from anybody (no reclaim, no preemption), and `snapshots` says of a Run that runs that it wants
-the members it has. What blocked heads were promised lives from one decision of a term to the next;
-a new leader promises anew.
+Nothing of a decision lives only in memory, but for the starts that blocked heads were promised:
+they live from one decision of a term to the next; a new leader promises anew.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from windlass.control import leader, metrics, picture, snapshots
+from windlass.control import leader, metrics, picture, records, snapshots
 from windlass.control.runs import all_of
 from windlass.core import cycle as core
 from windlass.core import facts, invariants, state
@@ -35,7 +33,7 @@ from windlass.store.reflector import Reflector
 log = logging.getLogger(__name__)
 
 NAME = "scheduler"
-POLICY = facts.Policy(reclaim=False, preempt=False)
+POLICY = facts.Policy()
 HEADS = 3
 """So many of each queue are told their place in it and when they should start."""
 WORDS_PER_SECOND = 20
@@ -43,6 +41,8 @@ WORDS_PER_SECOND = 20
 INLINE_NODES, INLINE_UNITS = 500, 2000
 """Above either, a decision is made in a thread, so that whoever shares the loop (the API, when
 embedded) goes on meanwhile."""
+REST = 300.0
+"""Seconds that a Run which must start again to grow runs at least before it does."""
 _PAUSE_AFTER_FAILURE = 1.0
 
 
@@ -127,7 +127,7 @@ class Scheduler:
 
     async def cycle(self) -> float | None:
         """One decision, written down; when to come again even if nothing changes."""
-        # 1. What was assigned and nobody has started: is it still to be?
+        # 1. What was assigned, or asked back: is it still to be, and is it done?
         await self._settle()
         # 2. What has changed, as far as decisions depend on it.
         now = self._now().timestamp()
@@ -135,13 +135,14 @@ class Scheduler:
         missed = self._missed & changes.runs
         self._missed -= changes.runs
         due = self._wake_at is not None and self._wake_at <= now
-        # 3. Decide, and write who got room.
+        # 3. Decide, and write who got room, who will get some, and who gives it.
         if changes.events or missed or due or self._must_decide:
             self._must_decide = True
             outcome = await self._decide(changes, now)
-            await all_of(self._assign(each) for each in outcome.decision.placements)
+            rested = await self._carry_out(outcome.decision)
             self._must_decide = False
-            self._wake_at = outcome.decision.wake_at
+            moments = (at for at in (outcome.decision.wake_at, *rested) if at is not None)
+            self._wake_at = min(moments, default=None)
             self._unsaid = self._words(outcome)
         # 4. Tell the others why they wait, a few at a time.
         again = await self._tell()
@@ -161,20 +162,16 @@ class Scheduler:
     # --- 1
 
     async def _settle(self) -> None:
-        """Assignments of an earlier leader are re-affirmed or taken back; so is room that was given
-        to a Run which was held before it started."""
-        for owner in self._picture.changed_runs():
-            held = owner.status.assignment
-            if held is None or owner.status.phase != "Queued":
-                continue
-            if not snapshots.holds_assignment(owner):
-                continue
-            nodes = {member.node for listed in held.members.values() for member in listed}
-            if owner.spec.suspend:
-                await self._patch(owner, {"assignment": None})
-            elif held.epoch != self._epoch:
-                stays = all(self._picture.is_open(node) for node in nodes)
-                await self._patch(owner, {"assignment": {"epoch": self._epoch} if stays else None})
+        """Looks after assignments and evictions that stand: those of an earlier leader are
+        confirmed or taken back, room that was given back is noted as free."""
+        owners = {owner.uid: owner for owner in self._picture.evicted()}
+        owners |= {owner.uid: owner for owner in self._picture.changed_runs()}
+        now = self._now()
+        for owner in owners.values():
+            pods = self._picture.pods_of(owner) if owner.status.eviction is not None else ()
+            patch = records.settle(owner, self._epoch, now, self._picture.is_open, pods)
+            if patch is not None and owner.uid not in self._missed:
+                await self._patch(owner, patch)
 
     # --- 3
 
@@ -201,21 +198,71 @@ class Scheduler:
         state.apply(snapshot, [state.Promised(decision.reservations)])
         return Outcome(decision, places)
 
-    async def _assign(self, placement: facts.Placement) -> None:
-        owner = self._picture.run(placement.unit)
-        if owner is None or self._picture.is_changed(placement.unit):
-            self._missed.add(placement.unit)  # decided on what is no longer so
+    async def _carry_out(self, decision: facts.Decision) -> list[float]:
+        """Writes it down, in an order in which it may break off anywhere: who gets what is free,
+        then for whom room is freed, then who gives it. When to come again for what has to wait."""
+        rested = await all_of(self._place(each) for each in decision.placements)
+        gainers = await self._nominate(decision)
+        evictions = [each for each in decision.evictions if each.gainer in gainers]
+        await all_of(self._evict(each) for each in evictions)
+        for owner in self._picture.evicted():
+            patch = records.withdraw(owner, gainers)
+            if patch is not None and not self._is_stale(owner.uid):
+                await self._patch(owner, patch)
+        return [moment for moment in rested if moment is not None]
+
+    async def _place(self, placement: facts.Placement) -> float | None:
+        """A Run starts, or grows; or the time until which it must rest before it grows."""
+        owner = self._known(placement.unit)
+        if owner is None:
+            return None
+        nodes = ", ".join(sorted({seat.node for seat in placement.seats}))
+        if not snapshots.holds_assignment(owner):
+            patch = records.start(owner, placement.seats, self._epoch)
+            if await self._patch(owner, patch):
+                log.info("run %s/%s: assigned to %s", owner.namespace, owner.name, nodes)
+            return None
+        until = snapshots.rests_until(owner, REST)
+        if until > self._now().timestamp():
+            return until
+        if await self._patch(owner, records.grow(owner, placement.seats, self._epoch)):
+            log.info("run %s/%s: grows onto %s", owner.namespace, owner.name, nodes)
+        return None
+
+    async def _nominate(self, decision: facts.Decision) -> set[str]:
+        """Keeps what is written down of nominations true; uids of those whose nomination is."""
+        made = {each.unit: each for each in decision.nominations}
+        placed = {each.unit for each in decision.placements}
+        for uid in self._picture.nominated():
+            if uid not in made and uid not in placed and (owner := self._known(uid)) is not None:
+                await self._patch(owner, {"nomination": None})
+        stands = set()
+        for uid, nomination in made.items():
+            owner = self._known(uid)
+            if owner is None:
+                continue
+            patch = records.nominate(owner, nomination.seats, self._epoch)
+            if patch is None or await self._patch(owner, patch):
+                stands.add(uid)
+        return stands
+
+    async def _evict(self, eviction: facts.Eviction) -> None:
+        owner = self._known(eviction.unit)
+        if owner is None or not snapshots.holds_assignment(owner):
             return
-        members: dict[str, list[dict[str, Any]]] = {}
-        for seat in sorted(placement.seats, key=lambda seat: (seat.role, seat.index)):
-            member: dict[str, Any] = {"node": seat.node}
-            if seat.grants:
-                member["devices"] = snapshots.device_names(seat.grants)
-            members.setdefault(seat.role, []).append(member)
-        assignment = {"attempt": owner.status.attempt, "epoch": self._epoch, "members": members}
-        if await self._patch(owner, {"assignment": assignment, "queue": None}):
-            nodes = sorted({seat.node for seat in placement.seats})
-            log.info("run %s/%s: assigned to %s", owner.namespace, owner.name, ", ".join(nodes))
+        if await self._patch(owner, records.evict(owner, eviction, self._now())):
+            log.info("run %s/%s: must give room: %s", owner.namespace, owner.name, eviction.reason)
+
+    def _known(self, uid: str) -> Run | None:
+        """The Run that was decided on, if it still is as it was then."""
+        owner = self._picture.run(uid)
+        if owner is None or self._is_stale(uid):
+            self._missed.add(uid)
+            return None
+        return owner
+
+    def _is_stale(self, uid: str) -> bool:
+        return uid in self._missed or self._picture.is_changed(uid)
 
     # --- 4
 

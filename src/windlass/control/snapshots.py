@@ -15,14 +15,17 @@ import decimal
 import fractions
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from windlass.control import members, podrender, retrying
+from windlass.control import members, podrender, retrying, runview
 from windlass.core import facts
+from windlass.core.constraints import NAME_FIELD
 from windlass.kinds import duration, kubernetes, quantity, queue, run, times
 from windlass.kinds.reasons import Reason
 
 DEFAULT_QUEUE = "default"
 MOST_DEVICES = 1024
 """Of one resource on one node that are counted."""
+TRIED_LAST = -1_000_000
+"""Points of a node that failed a Run: more than all that its user may like about it."""
 Levels = Mapping[str, str]
 LEVELS: Levels = {"zone": "topology.kubernetes.io/zone", "rack": "windlass.dev/rack"}
 """Levels of the topology, widest first, and the label in which a node says where it is."""
@@ -95,16 +98,41 @@ def waits(owner: run.Run) -> bool:
     return (
         owner.status.phase == "Queued"
         and not owner.metadata.deletion_timestamp
+        and not owner.spec.stop
         and not holds_assignment(owner)
     )
 
 
 def holds_assignment(owner: run.Run) -> bool:
-    """Its assignment is for the attempt that is current, and it has not ended."""
+    """Its assignment is for the attempt that is current, and it has not ended; or it starts again
+    at another size and takes its room along."""
     assignment = owner.status.assignment
+    if assignment is None or owner.finished:
+        return False
+    return assignment.attempt == owner.status.attempt or _takes_along(owner, assignment)
+
+
+def _takes_along(owner: run.Run, assignment: run.Assignment) -> bool:
+    history = owner.status.history or []
     return (
-        assignment is not None and assignment.attempt == owner.status.attempt and not owner.finished
+        owner.status.phase == "Queued"
+        and assignment.attempt == owner.status.attempt - 1
+        and bool(history)
+        and history[-1].reason == Reason.RESIZED
+        and not (owner.spec.suspend or owner.spec.stop or owner.metadata.deletion_timestamp)
     )
+
+
+def kept_room(owner: run.Run) -> dict[str, list[run.Member]]:
+    """The room that a Run which has not started holds: no more than it may keep, and wants."""
+    assignment = owner.status.assignment
+    assert assignment is not None, "the caller looked: holds_assignment"  # noqa: S101
+    keep = runview.kept_members(owner) if assignment.attempt != owner.status.attempt else {}
+    sizes = {role.name: role.replicas for role in owner.spec.roles}
+    return {
+        role: listed[: min(sizes.get(role, 0), keep.get(role, len(listed)))]
+        for role, listed in assignment.members.items()
+    }
 
 
 def read_unit(owner: run.Run, queue_name: str, levels: Levels = LEVELS) -> facts.Unit:
@@ -113,14 +141,12 @@ def read_unit(owner: run.Run, queue_name: str, levels: Levels = LEVELS) -> facts
     return facts.Unit(
         key=owner.uid,
         queue=queue_name,
-        roles=tuple(_role(role, spec.placement) for role in spec.roles),
+        roles=tuple(_role(role, spec.placement, owner.status.avoid) for role in spec.roles),
         submitted=times.parse(created).timestamp() if created else 0.0,
         user=spec.user or "",
         namespace=owner.namespace,
         priority=spec.priority,
-        # Also where spec.placement.gang is false: nothing can add members to a Run that runs, so
-        # one that began with a few would end without the others.
-        gang=True,
+        gang=spec.placement.gang,
         pack=spec.placement.pack,
         topology=facts.Topology(topology.level, topology.mode == "required") if topology else None,
         preemptible=spec.preemptible,
@@ -132,34 +158,80 @@ def read_unit(owner: run.Run, queue_name: str, levels: Levels = LEVELS) -> facts
     )
 
 
-def read_running(owner: run.Run, unit: facts.Unit, now: float) -> facts.Running:
+def read_running(
+    owner: run.Run,
+    unit: facts.Unit,
+    now: float,
+    *,
+    min_runtime: float = 0.0,
+    ended: Collection[tuple[str, int]] = (),
+) -> facts.Running:
     """A Run that holds the room of its assignment; `now` is when it starts if nobody knows yet.
 
-    It wants as many members as it has: nothing can add members to it, and room that is kept for
-    them would stay empty.
+    `ended`: members that have ended and whose room is free, because the others do not need them.
     """
-    assignment = owner.status.assignment
-    assert assignment is not None, "the caller looked: holds_assignment"  # noqa: S101
-    seats, roles = [], []
+    held, seats, roles = kept_room(owner), [], []
+    if owner.status.phase != "Queued" and owner.status.assignment is not None:
+        held = owner.status.assignment.members
     for role in unit.roles:
-        listed = assignment.members.get(role.name, ())
-        roles.append(
-            dataclasses.replace(role, least=min(role.least, len(listed)), most=len(listed))
-        )
+        done = sum(name == role.name for name, _ in ended)
+        most = max(0, role.most - done)
+        roles.append(dataclasses.replace(role, least=min(role.least, most), most=most))
         seats += [
             facts.Seat(role.name, index, member.node, read_grants(role.devices, member.devices))
-            for index, member in enumerate(listed)
+            for index, member in enumerate(held.get(role.name, ()))
+            if (role.name, index) not in ended
         ]
     started = _started(owner)
     started = now if started is None else started
-    leaving = seats if owner.status.phase == "Stopping" else ()
     return facts.Running(
         unit=dataclasses.replace(unit, roles=tuple(roles), not_before=0.0, held=None),
         seats=tuple(seats),
         started=started,
         expected_end=None if unit.expected is None else started + unit.expected,
-        leaving=tuple((seat.role, seat.index) for seat in leaving),
+        protected_until=started + min_runtime if min_runtime else 0.0,
+        leaving=tuple((s.role, s.index) for s in seats if _leaves(owner, s.role, s.index)),
     )
+
+
+def read_nomination(owner: run.Run, unit: facts.Unit) -> facts.Nomination | None:
+    """Room that is being freed for a Run that waits."""
+    nomination = owner.status.nomination
+    if nomination is None or nomination.attempt != owner.status.attempt or not waits(owner):
+        return None
+    seats = (
+        facts.Seat(role.name, index, member.node, read_grants(role.devices, member.devices))
+        for role in unit.roles
+        for index, member in enumerate(nomination.members.get(role.name, ()))
+    )
+    return facts.Nomination(unit.key, tuple(seats))
+
+
+def _leaves(owner: run.Run, role: str, index: int) -> bool:
+    """Whether a member that holds room was told to go, or will be."""
+    spec, status = owner.spec, owner.status
+    if status.phase == "Queued":
+        return False
+    if status.phase == "Stopping" or spec.suspend or spec.stop or owner.metadata.deletion_timestamp:
+        return True
+    if status.eviction is not None and status.eviction.keep_members is None:
+        return True
+    sizes = {each.name: each.replicas for each in spec.roles}
+    return index >= min(sizes[role], runview.kept_members(owner).get(role, index + 1))
+
+
+def rests_until(owner: run.Run, rest: float) -> float:
+    """Unix time before which it should not grow beyond its least, because it would have to start
+    again; 0: it may at once."""
+    held, started = owner.status.assignment, _started(owner)
+    if held is None or started is None or owner.status.phase != "Running":
+        return 0.0
+    for role in owner.spec.roles:
+        size = len(held.members.get(role.name, ()))
+        if size < (role.min_replicas or role.replicas):
+            return 0.0
+    live = all(runview.resizes_live(owner, role.name) for role in owner.spec.roles)
+    return 0.0 if live else started + rest
 
 
 def ran(owner: run.Run) -> float | None:
@@ -325,19 +397,22 @@ def _quota(amounts: queue.Amounts | None) -> dict[str, int]:
     }
 
 
-def _role(role: run.Role, placement: run.Placement) -> facts.Role:
+def _role(
+    role: run.Role, placement: run.Placement, avoid: Iterable[str] | None = None
+) -> facts.Role:
     requests = tuple(_request(device) for device in role.devices or ())
     within = placement.bundle.within if placement.bundle and requests else ""
+    least = role.min_replicas or role.replicas
     return facts.Role(
         name=role.name,
-        least=role.min_replicas or role.replicas,
+        least=least if placement.gang else min(1, role.replicas),
         most=role.replicas,
         needs=members.needs(role),
         devices=requests,
         # `socket` never gets here: podrender.unsupported holds such a Run.
         bundle="" if within == "socket" else within,
         constraint=_constraint(placement.nodes or run.NodeChoice()),
-        prefers=_prefers(placement.nodes or run.NodeChoice()),
+        prefers=(*_prefers(placement.nodes or run.NodeChoice()), *_dislikes(avoid)),
     )
 
 
@@ -373,6 +448,15 @@ def _prefers(nodes: run.NodeChoice) -> tuple[facts.Preference, ...]:
         )
         for liked in nodes.prefer or ()
     )
+
+
+def _dislikes(avoid: Iterable[str] | None) -> tuple[facts.Preference, ...]:
+    """Nodes that failed it are tried last, whatever else it likes."""
+    names = tuple(sorted(avoid or ()))
+    if not names:
+        return ()
+    match = (facts.Requirement(NAME_FIELD, "In", names),)
+    return (facts.Preference(match, TRIED_LAST),)
 
 
 def _held(spec: run.RunSpec, levels: Levels) -> tuple[Reason, str] | None:

@@ -4,16 +4,18 @@ import copy
 import dataclasses
 import random
 
+import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.control import build
-from windlass.control import picture, snapshots
+from windlass.control import picture, records, snapshots
 from windlass.core import cycle, facts, state
-from windlass.kinds import kubernetes, meta, run
+from windlass.kinds import kubernetes, meta, run, times
+from windlass.store import patches
 
 NOW = 1767261600.0 + 3600
-POLICY = facts.Policy(reclaim=False, preempt=False)
+POLICY = facts.Policy()
 PHASES = ["Starting", "Running", "Stopping", "Succeeded", "Failed"]
 CHECK_EVERY = 3
 
@@ -62,7 +64,9 @@ class World:
         spec = {"limit": {"cpu": self.dice.choice(["3", "20"])}} if self.dice.random() < 0.5 else {}
         if name == "own" and self.dice.random() < 0.7:
             spec["namespaces"] = [build.NAMESPACE]
-        order = self.dice.choice(["fifo", "fair", "shortest"])
+        if self.dice.random() < 0.3:
+            spec["min_runtime"] = "30m"
+        order = self.dice.choice(["fifo", "fair", "shortest", "priority"])
         made = build.a_queue(name, order=order, strict=self.dice.random() < 0.3, **spec)
         self.put(self.queues, self.seen.see_queue, name, made)
 
@@ -79,6 +83,8 @@ class World:
             "user": self.dice.choice(["ann", "bob"]),
             "duration": run.Durations(expected=self.dice.choice(["1h", "5h"])),
         }
+        if self.dice.random() < 0.2:
+            spec["placement"] = run.Placement(gang=False)
         role = build.role(replicas=replicas, min_replicas=1, devices=devices)
         owner = build.in_phase(build.a_run(name, role, **spec), "Queued")
         self.put(self.runs, self.seen.see_run, owner.uid, owner)
@@ -91,11 +97,12 @@ class World:
             owner.spec.suspend = not owner.spec.suspend
         elif owner.status.phase == "Stopping" and self.dice.random() < 0.5:
             owner.status.attempt += 1
-            build.in_phase(owner, "Queued")
+            build.in_phase(owner, "Queued", owner.status.reason)
         elif owner.status.assignment is not None:
             after = PHASES.index(owner.status.phase) + 1 if owner.status.phase in PHASES else 0
             at = f"2026-01-01T10:{len(owner.status.history):02}:00Z"
-            build.in_phase(owner, self.dice.choice(PHASES[after:]), at=at)
+            phase = self.dice.choice(PHASES[after:])
+            build.in_phase(owner, phase, "Resized" if self.dice.random() < 0.5 else "", at=at)
         self.put(self.runs, self.seen.see_run, owner.uid, owner)
 
     def run_goes(self) -> None:
@@ -145,18 +152,25 @@ class World:
     def carry_out(self, decision: facts.Decision) -> None:
         state.apply(self.snapshot, [state.Promised(decision.reservations)])
         for placement in decision.placements:
-            owner = copy.deepcopy(self.runs[placement.unit])
-            seats = sorted(placement.seats, key=lambda seat: seat.index)
-            listed = [
-                run.Member(node=s.node, devices=snapshots.device_names(s.grants)) for s in seats
-            ]
-            owner.status.assignment = run.Assignment(
-                attempt=owner.status.attempt, epoch=1, members={"worker": listed}
-            )
-            self.version += 1
-            owner.metadata.resource_version = str(self.version)
-            self.runs[owner.uid] = owner
-            self.seen.wrote(owner)
+            owner = self.runs[placement.unit]
+            write = records.grow if snapshots.holds_assignment(owner) else records.start
+            self.write(owner, write(owner, placement.seats, 1))
+        for nomination in decision.nominations:
+            owner = self.runs[nomination.unit]
+            self.write(owner, records.nominate(owner, nomination.seats, 1) or {})
+        for eviction in decision.evictions:
+            owner = self.runs[eviction.unit]
+            self.write(owner, records.evict(owner, eviction, times.from_unix(NOW)))
+
+    def write(self, before: run.Run, patch: dict) -> None:
+        """A merge patch of the status."""
+        owner = copy.deepcopy(before)
+        status = patches.merge(msgspec.to_builtins(owner.status), patch)
+        owner.status = msgspec.convert(status, run.RunStatus)
+        self.version += 1
+        owner.metadata.resource_version = str(self.version)
+        self.runs[owner.uid] = owner
+        self.seen.wrote(owner)
 
 
 HAPPENINGS = [
@@ -192,6 +206,7 @@ def by_key(told: facts.Facts) -> dict[str, object]:
         **{f"queue {queue.name}": queue for queue in told.queues},
         **{f"waiting {unit.key}": unit for unit in told.waiting},
         **{f"running {running.unit.key}": running for running in told.running},
+        **{f"nominated {each.unit}": each for each in told.nominations},
     }
 
 

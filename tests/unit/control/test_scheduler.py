@@ -172,7 +172,8 @@ async def test_room_given_to_a_run_that_is_held_before_it_starts_is_taken_back(s
 
 
 async def test_the_heads_of_a_queue_know_their_place_and_when_they_start(store):
-    first = build.a_run("first", build.role(cpu="4"), duration=run.Durations(expected="1h"))
+    takes_an_hour = run.Durations(expected="1h")
+    first = build.a_run("first", build.role(cpu="4"), duration=takes_an_hour, priority=95)
     await setup(store, first)
     async with scheduling(store) as made:
         await made.cycle()

@@ -321,16 +321,87 @@ def test_of_init_containers_the_largest_counts_but_those_that_stay_add_up():
     assert members.pod_amounts(pod) == {"cpu": 4000}
 
 
-def test_a_run_that_runs_wants_the_members_it_has():
-    owner = build.assigned(build.in_phase(build.a_run("e", build.role(replicas=2)), "Running"))
+def elastic(phase: str = "Running", held: int = 4) -> run.Run:
+    role = build.role(replicas=held, min_replicas=1)
+    return build.assigned(build.in_phase(build.a_run("e", role), phase))
+
+
+def test_a_run_that_runs_wants_as_many_as_its_user_does():
+    owner = elastic(held=2)
     owner.spec.roles[0].replicas = 5
     (told,) = taken([owner]).running
-    assert [(role.least, role.most) for role in told.unit.roles] == [(2, 2)]
+    assert [(role.least, role.most) for role in told.unit.roles] == [(1, 5)]
 
 
 def test_a_run_that_stops_gives_all_of_it_back():
     told = taken([holding(phase="Stopping")]).running[0]
     assert told.leaving == (("worker", 0),)
+    for wish in ("stop", "suspend"):
+        owner = holding()
+        setattr(owner.spec, wish, True)
+        assert taken([owner]).running[0].leaving == (("worker", 0),)
+
+
+def test_a_run_that_shrinks_gives_its_last_members_back():
+    owner = elastic()
+    owner.status.eviction = run.Eviction(
+        by="x", reason="", keep_members={"worker": 3}, deadline=build.START
+    )
+    assert taken([owner]).running[0].leaving == (("worker", 3),)
+    owner.spec.roles[0].replicas = 2
+    assert taken([owner]).running[0].leaving == (("worker", 2), ("worker", 3))
+    owner.status.eviction.keep_members = None
+    assert len(taken([owner]).running[0].leaving) == 4
+
+
+def test_a_run_that_starts_again_at_another_size_takes_its_room_along():
+    owner = elastic()
+    owner.status.eviction = run.Eviction(
+        by="x", reason="", keep_members={"worker": 3}, deadline=build.START
+    )
+    build.in_phase(owner, "Queued", "Resized")
+    owner.status.attempt = 1
+    told = taken([owner])
+    assert [seat.index for seat in told.running[0].seats] == [0, 1, 2]
+    assert (told.running[0].leaving, told.waiting) == ((), ())
+    owner.spec.suspend = True
+    assert (taken([owner]).running, len(taken([owner]).waiting)) == ((), 1)
+
+
+def test_members_that_need_not_run_together_give_back_their_room_when_they_end():
+    role = build.role(replicas=3)
+    gang = build.a_run("e", role, placement=run.Placement(gang=False))
+    owner = build.assigned(build.in_phase(gang, "Running"))
+    (told,) = taken([owner], [build.pod(owner, "Succeeded"), build.pod(owner, index=1)]).running
+    assert [seat.index for seat in told.seats] == [1, 2]
+    assert (told.unit.gang, told.unit.roles[0].most) == (False, 2)
+
+
+def test_nodes_that_failed_a_run_are_tried_last():
+    owner = build.in_phase(build.a_run(), "Queued")
+    owner.status.avoid = ["n2", "n1"]
+    (unit,) = taken([owner]).waiting
+    (dislike,) = unit.roles[0].prefers
+    assert (dislike.match[0].key, dislike.match[0].values) == ("metadata.name", ("n1", "n2"))
+    assert dislike.points < 0
+
+
+def test_a_queues_minimum_runtime_protects_its_runs():
+    facts_then = taken([holding()], queues=[build.a_queue(min_runtime="2h")])
+    assert facts_then.running[0].protected_until == facts_then.running[0].started + 7200
+
+
+def test_what_is_promised_to_a_run_that_waits_is_known():
+    owner = build.in_phase(build.a_run("job", build.role(replicas=2)), "Queued")
+    owner.status.nomination = build.assigned(
+        build.a_run("job", build.role(replicas=2))
+    ).status.assignment
+    (told,) = taken([owner]).nominations
+    assert [(seat.role, seat.index, seat.node) for seat in told.seats] == [
+        ("worker", 0, "n1"), ("worker", 1, "n1"),
+    ]  # fmt: skip
+    owner.status.attempt = 1
+    assert taken([owner]).nominations == ()
 
 
 def test_a_run_should_end_when_it_said_it_would():

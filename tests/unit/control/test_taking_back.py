@@ -1,0 +1,194 @@
+"""Who gives room to whom, from the decision to the pods: nominations, evictions, growth."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.control import build
+from tests.unit.control.world import World
+from windlass.kinds import kubernetes, meta, run
+from windlass.store.embedded.api import Api
+from windlass.store.embedded.client import EmbeddedStore
+
+
+@pytest.fixture
+async def world(store) -> World:
+    return await laid_out(store)
+
+
+async def laid_out(store, nodes: int = 1) -> World:
+    for number in range(nodes):
+        await store.create(build.node(f"n{number + 1}"))
+    await store.create(build.a_queue())
+    return World(store)
+
+
+async def test_a_better_run_is_nominated_first_and_starts_when_the_room_is_free(world):
+    await world.submit("low", cpu="4", priority=10)
+    await world.go(2)
+    await world.submit("high", cpu="4", priority=90)
+    await world.live(cycles=1)
+    high, low = await world.status("high"), await world.status("low")
+    assert high.nomination is not None
+    assert (high.nomination.attempt, high.nomination.epoch) == (0, world.epoch)
+    assert low.eviction is not None
+    assert low.eviction.by == (await world.run("high")).uid
+    await world.live()
+    low = await world.status("low")
+    assert (low.phase, low.reason) == ("Stopping", "Preempted")
+    assert (await world.status("high")).assignment is None
+    await world.go(3)
+    high, low = await world.status("high"), await world.status("low")
+    assert (high.phase, high.nomination) == ("Running", None)
+    assert (low.phase, low.attempt, low.retries) == ("Queued", 1, 0)
+
+
+async def test_a_preempted_run_starts_again_when_there_is_room(world):
+    world.lengths["high"] = 3
+    await world.submit("low", cpu="4", priority=10)
+    await world.go(2)
+    await world.submit("high", cpu="4", priority=90)
+    await world.go(10)
+    low = await world.status("low")
+    assert (low.phase, low.attempt, low.eviction) == ("Running", 1, None)
+    assert (await world.status("high")).phase == "Succeeded"
+
+
+async def test_room_that_was_given_and_not_used_yet_is_taken_back_at_once(world):
+    await world.submit("low", cpu="4", priority=10)
+    await world.store.patch(
+        run.Run, "low", build.NAMESPACE, subresource="status",
+        patch={"status": {"assignment": {
+            "attempt": 0, "epoch": 99, "members": {"worker": [{"node": "n1"}]}}}},
+    )  # fmt: skip
+    world.epoch = 98
+    await world.submit("high", cpu="4", priority=90)
+    await world.live(cycles=2)
+    assert (await world.status("high")).phase == "Starting"
+    assert (await world.status("low")).assignment is None
+
+
+async def test_an_eviction_whose_gainer_went_away_is_withdrawn_if_nobody_acted_on_it(world):
+    await world.submit("low", cpu="4", priority=10)
+    await world.go(2)
+    await world.submit("high", cpu="4", priority=90)
+    await world.live(cycles=1, writes=2, after=True)  # the nomination and the eviction
+    assert (await world.status("low")).eviction is not None
+    await world.patch("high", {"suspend": True})
+    await world.go(2)
+    low = await world.status("low")
+    assert (low.phase, low.eviction, low.attempt) == ("Running", None, 0)
+    assert (await world.status("high")).nomination is None
+
+
+async def test_an_eviction_that_was_acted_on_is_not_withdrawn(world):
+    world.stubborn = True
+    await world.submit("low", cpu="4", priority=10)
+    await world.go(2)
+    await world.submit("high", cpu="4", priority=90)
+    await world.live()
+    await world.patch("high", {"stop": True})
+    await world.go(6)
+    low = await world.status("low")
+    assert (low.phase, low.attempt, low.eviction) == ("Running", 1, None)
+
+
+async def test_a_nomination_that_nobody_was_evicted_for_is_thought_over(world):
+    await world.submit("low", cpu="4", priority=10)
+    await world.go(2)
+    await world.submit("high", cpu="4", priority=90)
+    await world.live(cycles=1, writes=1, after=True)
+    assert (await world.status("high")).nomination is not None
+    assert (await world.status("low")).eviction is None
+    await world.go(4)
+    assert (await world.status("high")).phase == "Running"
+
+
+@pytest.mark.parametrize("resize", ["live", "restart"])
+async def test_an_elastic_run_shrinks_before_it_is_stopped_and_grows_again(world, resize):
+    await world.submit("wide", 4, min_replicas=1, resize=resize, priority=10)
+    await world.go(2)
+    assert len(await world.pods("wide")) == 4
+    world.lengths["high"] = 8
+    await world.submit("high", cpu="2", priority=90)
+    await world.go(5)
+    status = await world.status("wide")
+    assert (await world.status("high")).phase == "Running"
+    assert [pod.metadata.labels[run.LABEL_INDEX] for pod in await world.pods("wide")] == ["0", "1"]
+    assert status.attempt == (0 if resize == "live" else 1)
+    assert (status.phase, status.eviction, status.members) == ("Running", None, {"worker": 2})
+    await world.go(20)
+    status = await world.status("wide")
+    assert (await world.status("high")).phase == "Succeeded"
+    assert status.members == {"worker": 4}
+    assert len(await world.pods("wide")) == 4
+    assert (status.attempt, status.retries) == (0 if resize == "live" else 2, 0)
+
+
+@pytest.mark.parametrize("resize", ["live", "restart"])
+async def test_its_user_scales_a_run_down_and_up(world, resize):
+    await world.submit("job", 4, min_replicas=1, resize=resize)
+    await world.go(2)
+    role = build.role(replicas=2, min_replicas=1, resize=resize)
+    await world.patch("job", {"roles": meta_roles(role)})
+    await world.go(5)
+    assert len(await world.pods("job")) == 2
+    role.replicas = 3
+    await world.patch("job", {"roles": meta_roles(role)})
+    await world.go(12)
+    status = await world.status("job")
+    assert (len(await world.pods("job")), status.phase) == (3, "Running")
+
+
+def meta_roles(role: run.Role) -> list[dict]:
+    return [
+        {
+            "name": role.name, "replicas": role.replicas, "minReplicas": role.min_replicas,
+            "resize": role.resize, "command": role.command,
+            "resources": {"cpu": role.resources.cpu, "memory": role.resources.memory},
+        }
+    ]  # fmt: skip
+
+
+async def test_members_that_need_no_gang_come_one_by_one_until_all_were_there(world):
+    world.lengths["job"] = 2
+    await world.submit("job", 7, cpu="2", placement=run.Placement(gang=False))
+    await world.live()
+    assert len(await world.pods("job")) == 2
+    await world.go(20)
+    assert (await world.status("job")).phase == "Succeeded"
+    assert len(world.worked["job"]) == 7
+
+
+deaths = st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=14)
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@given(deaths=deaths, resize=st.sampled_from(["live", "restart"]), stubborn=st.booleans())
+async def test_whatever_crashes_everybody_gets_room_in_turn_and_nobody_too_much(
+    deaths, resize, stubborn, tmp_path_factory
+):
+    """Each life dies at one of its writes; World checks capacity and attempts all the time."""
+    api = await Api.open(tmp_path_factory.mktemp("crash") / "store.db")
+    store = EmbeddedStore(api)
+    try:
+        await store.create(kubernetes.Namespace(metadata=meta.ObjectMeta(name=build.NAMESPACE)))
+        world = await laid_out(store, nodes=2)
+        world.stubborn = stubborn
+        world.lengths = {"wide": 20, "low": 6, "high": 4, "late": 2, "loose": 3}
+        await world.submit("wide", 6, min_replicas=2, resize=resize, priority=20)
+        await world.submit("low", 2, priority=10)
+        for number, (writes, after) in enumerate(deaths):
+            if number == 3:
+                await world.submit("high", 2, cpu="3", priority=90)
+            if number == 6:
+                await world.submit("late", cpu="4", priority=95)
+                await world.submit("loose", 5, placement=run.Placement(gang=False))
+            await world.live(writes=writes, after=after)
+            await world.turn()
+        await world.go(60)
+        for owner in await world.runs():
+            assert owner.status.phase == "Succeeded", (owner.name, owner.status)
+            assert owner.status.retries == 0
+    finally:
+        await api.close()

@@ -1,0 +1,144 @@
+"""Scheduler and run controller together on the real embedded store; nodes are played.
+
+`World.live` is one life of the leader: it may die at any of its writes. Between lives nodes do
+their part, and what must always hold is looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections import Counter
+
+from tests.unit.control import build
+from tests.unit.control.faults import Crash, Fragile
+from windlass.control import members, runs, scheduler
+from windlass.kinds import kubernetes, queue, run, times
+from windlass.store import errors
+from windlass.store.reflector import Reflector
+
+HORIZON = 10**9
+
+
+class World:
+    def __init__(self, store) -> None:
+        self.store = store
+        self.epoch = 0
+        self.now = times.now()
+        self.stubborn = False
+        """Members that are told to go take their time."""
+        self.lengths: dict[str, int] = {}
+        """How many turns members of a Run work; for ever when not named."""
+        self._turns: Counter[str] = Counter()
+        self.worked: dict[str, set[str]] = {}
+        """By Run, the pods that ran."""
+
+    async def live(self, cycles: int = 3, writes: int = HORIZON, *, after: bool = False) -> None:
+        """One life of a leader."""
+        self.epoch += 1
+        fragile = Fragile(self.store)
+        fragile.writes_left, fragile.after = writes, after
+        kinds = (kubernetes.Node, kubernetes.Pod, run.Run, queue.Queue)
+        async with contextlib.AsyncExitStack() as stack:
+            seen = []
+            for kind in kinds:
+                indexes = {runs.POD_INDEX: runs.pod_index} if kind is kubernetes.Pod else {}
+                seen.append(
+                    await stack.enter_async_context(Reflector(self.store, kind, indexes=indexes))
+                )
+                await seen[-1].synced()
+            nodes, pods, owners, queues = seen
+            made = scheduler.Scheduler(
+                fragile, nodes=nodes, pods=pods, runs=owners, queues=queues, epoch=self.epoch,
+                now=lambda: self.now, clock=self._clock,
+            )  # fmt: skip
+            controller = runs.Runs(fragile, pods, self.epoch, now=lambda: self.now)
+            with contextlib.suppress(Crash):
+                for _ in range(cycles):
+                    await made.cycle()
+                    for owner in await self.runs():
+                        with contextlib.suppress(errors.Conflict):
+                            await controller.reconcile((owner.namespace, owner.name))
+                    await self.check()
+        await self.check()
+
+    async def turn(self) -> None:
+        """Nodes do what they do next, and a minute passes."""
+        self.now += datetime.timedelta(seconds=60)
+        for pod in await self.pods():
+            owner = pod.metadata.labels[run.LABEL_RUN]
+            self._turns[pod.uid] += 1
+            if pod.metadata.deletion_timestamp:
+                if not self.stubborn or self._turns[pod.uid] % 2:
+                    await self.store.delete(
+                        kubernetes.Pod, pod.name, pod.namespace, grace_seconds=0
+                    )
+            elif pod.status.phase == "Pending":
+                self.worked.setdefault(owner, set()).add(pod.uid)
+                await self._report(pod, "Running")
+            elif pod.status.phase == "Running" and self._turns[pod.uid] > self.lengths.get(
+                owner, HORIZON
+            ):
+                await self._report(pod, "Succeeded")
+
+    async def go(self, turns: int) -> None:
+        """So many turns, or until all Runs have ended."""
+        for _ in range(turns):
+            await self.live()
+            await self.turn()
+            if all(owner.finished for owner in await self.runs()):
+                return
+        await self.live()
+
+    async def check(self) -> None:
+        """No node holds more than it has, and no two attempts of a Run overlap."""
+        allocatable = {
+            node.name: members.read_amounts(node.status.allocatable)["cpu"]
+            for node in (await self.store.list(kubernetes.Node)).items
+        }
+        used: Counter[str] = Counter()
+        for pod in await self.pods():
+            if members.is_active(pod):
+                used[pod.spec.node_name or ""] += members.pod_amounts(pod)["cpu"]
+        assert all(used[node] <= allocatable[node] for node in used), used
+        attempts: dict[str, set[str]] = {}
+        for pod in await self.pods():
+            if members.is_active(pod):
+                labels = pod.metadata.labels
+                attempts.setdefault(labels[run.LABEL_RUN], set()).add(labels[run.LABEL_ATTEMPT])
+        assert all(len(found) == 1 for found in attempts.values()), attempts
+
+    def _clock(self) -> float:
+        return self.now.timestamp()
+
+    # --- reading and writing
+
+    async def submit(self, name: str, replicas: int = 1, cpu: str = "1", **more) -> None:
+        role_fields = {k: more.pop(k) for k in ("min_replicas", "resize") if k in more}
+        role = build.role(replicas=replicas, cpu=cpu, **role_fields)
+        await self.store.create(build.a_run(name, role, **more))
+
+    async def patch(self, name: str, spec: dict) -> None:
+        await self.store.patch(run.Run, name, build.NAMESPACE, patch={"spec": spec})
+
+    async def run(self, name: str) -> run.Run:
+        return await self.store.get(run.Run, name, build.NAMESPACE)
+
+    async def status(self, name: str) -> run.RunStatus:
+        return (await self.run(name)).status
+
+    async def runs(self) -> list[run.Run]:
+        return (await self.store.list(run.Run)).items
+
+    async def pods(self, name: str = "") -> list[kubernetes.Pod]:
+        found = (await self.store.list(kubernetes.Pod, build.NAMESPACE)).items
+        return [pod for pod in found if not name or pod.metadata.labels[run.LABEL_RUN] == name]
+
+    async def _report(self, pod: kubernetes.Pod, to: str) -> None:
+        status: dict = {"phase": to}
+        if to == "Succeeded":
+            state = {"terminated": {"exitCode": 0, "reason": "Completed"}}
+            status["containerStatuses"] = [{"name": "worker", "state": state}]
+        await self.store.patch(
+            kubernetes.Pod, pod.name, pod.namespace, patch={"status": status}, subresource="status"
+        )
