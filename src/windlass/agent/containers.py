@@ -1,7 +1,6 @@
 """A container as a folder: started by a shim, found again after the agent was away.
 
     PODS/<pod uid>/pod.json                        whose it is
-    PODS/<pod uid>/work/                           working folder
     PODS/<pod uid>/containers/<name>/<n>/          the n-th start; files: see `agent.shim`
 
 The agent keeps nothing in memory that is not here. Only `agent.pods` calls it.
@@ -11,15 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import os
 import signal
-import sys
+import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from windlass.agent import procfs, shim
+from windlass.agent import cgroups, procfs, shim
+from windlass.agent.nursery import Nursery
 from windlass.kinds import times
 
 FOLDER_VARIABLE = "WINDLASS_CONTAINER"
@@ -30,11 +29,13 @@ LOST = 137
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Order:
-    """What to start."""
+    """What to start, and in which setting (see `agent.shim` and `agent.sandbox`)."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: str
+    setting: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """user, mounts, cgroups, oomFile, memoryLimit, shm, stdin, tty, termination, log."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,9 +63,10 @@ def all_in(pod_folder: Path) -> list[Container]:
 class Container:
     """One container of one pod, on disk."""
 
-    def __init__(self, pod_folder: Path, name: str) -> None:
+    def __init__(self, pod_folder: Path, name: str, groups: cgroups.Cgroups | None = None) -> None:
         self.name = name
         self._folder = pod_folder / "containers" / name
+        self._group = groups.group(group_name(pod_folder, name)) if groups else None
 
     @property
     def starts(self) -> int:
@@ -74,11 +76,11 @@ class Container:
         return len([entry for entry in self._folder.iterdir() if entry.name.isdigit()])
 
     def log(self, previous: bool = False) -> Path | None:
-        """The log of the latest start, or of the one before it."""
+        """The folder that holds the log of the latest start, or of the one before it."""
         number = self.starts - (2 if previous else 1)
-        return self._start(number) / shim.LOG if number >= 0 else None
+        return self._start(number) if number >= 0 else None
 
-    async def start(self, order: Order) -> None:
+    async def start(self, order: Order, nursery: Nursery) -> None:
         """Starts it once more. Returns when its shim has recorded itself."""
         latest = self.starts - 1
         # A folder without shim.json is a start that never happened: the agent died before it.
@@ -86,12 +88,8 @@ class Container:
         folder = self._start(fresh)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         environment = {**order.env, FOLDER_VARIABLE: str(folder)}
-        body = {"argv": list(order.argv), "env": environment, "cwd": order.cwd}
-        starter = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "windlass.agent.shim", str(folder),
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, cwd="/",
-        )  # fmt: skip
-        await starter.communicate(json.dumps(body).encode())
+        body = {**order.setting, "argv": list(order.argv), "env": environment, "cwd": order.cwd}
+        await nursery.start(folder, body)
         if self._shim(fresh) is None:
             raise OSError(f"the shim of {self.name} did not start; see {folder}/shim.err")
 
@@ -122,6 +120,29 @@ class Container:
             )
             procfs.send([process.pid], signal.SIGTERM)
 
+    def connect(self) -> socket.socket:
+        """The control socket of the shim that runs now; ConnectionError if none does."""
+        folder = self.log()
+        if folder is None:
+            raise ConnectionRefusedError("it has not started")
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            place = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+            try:
+                made.connect(f"/proc/self/fd/{place}/{shim.CONTROL}")
+            finally:
+                os.close(place)
+        except OSError as problem:
+            made.close()
+            raise ConnectionRefusedError("it does not run") from problem
+        return made
+
+    def running_pid(self) -> int | None:
+        """The shim that runs now."""
+        number = self.starts - 1
+        process = self._shim(number) if number >= 0 else None
+        return process.pid if process is not None and procfs.is_alive(process) else None
+
     async def ended(self) -> None:
         """Returns when the shim that runs now is gone; at once if none runs."""
         number = self.starts - 1
@@ -147,7 +168,10 @@ class Container:
         folder = self._start(number)
         ended = procfs.read_json(folder / shim.EXIT)
         if ended is None:
-            # The main process died with the shim; what it left behind names the folder.
+            # The main process died with the shim; what it left behind is in its cgroup, or names
+            # the folder.
+            if self._group is not None:
+                self._group.remove()
             procfs.kill(_processes_of(folder))
             now = times.micros(times.now())
             procfs.write_durably(
@@ -172,6 +196,10 @@ class Container:
     def _started_at(self, number: int) -> str:
         moment = (self._start(number) / shim.SHIM).stat().st_mtime
         return times.micros(times.from_unix(moment))
+
+
+def group_name(pod_folder: Path, container: str) -> str:
+    return f"{pod_folder.name}.{container}"
 
 
 def _processes_of(folder: Path) -> list[int]:

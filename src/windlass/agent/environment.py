@@ -9,9 +9,10 @@ from __future__ import annotations
 import base64
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
-from windlass.kinds import kubernetes
+from windlass.kinds import kubernetes, quantity
 from windlass.store import client, errors
 
 INHERITED = (
@@ -27,25 +28,34 @@ class MissingError(Exception):
 
 
 async def build(
-    store: client.Store,
+    sources: Sources,
     pod: kubernetes.Pod,
     container: kubernetes.Container,
     facts: Mapping[str, str],
+    *,
+    usual: Mapping[str, str] | None = None,
+    fixed: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """All variables. `facts` are the fields only the node knows, such as status.podIP."""
-    built = {name: os.environ[name] for name in INHERITED if name in os.environ}
-    sources = _Sources(store, pod.namespace)
+    """All variables. `facts` are the fields only the node knows, such as status.podIP; `usual` is
+    what there is before the pod says anything, `fixed` what it cannot change."""
+    built = {**(inherited() if usual is None else usual), **(fixed or {})}
     for source in container.env_from or ():
         for name, value in (await sources.everything(source)).items():
             built[source.prefix + name] = value
     for variable in container.env or ():
+        if variable.name in (fixed or {}):
+            continue
         if variable.value_from is None:
             built[variable.name] = expand(variable.value, built)
             continue
-        found = await sources.one(variable.value_from, pod, facts)
+        found = await sources.one(variable.value_from, pod, container, facts)
         if found is not None:
             built[variable.name] = found
-    return built
+    return {**built, **(fixed or {})}
+
+
+def inherited() -> dict[str, str]:
+    return {name: os.environ[name] for name in INHERITED if name in os.environ}
 
 
 def command(container: kubernetes.Container, environment: Mapping[str, str]) -> list[str]:
@@ -83,38 +93,62 @@ def field(pod: kubernetes.Pod, path: str, facts: Mapping[str, str]) -> str:
     return simple[path]
 
 
-class _Sources:
+def resource_field(
+    pod: kubernetes.Pod, ref: Mapping[str, Any], container: kubernetes.Container | None
+) -> str:
+    """`limits.memory` and the like, in units of the divisor, rounded up as Kubernetes does."""
+    name = ref.get("containerName") or (container.name if container else "")
+    known = [*(pod.spec.init_containers or ()), *pod.spec.containers]
+    chosen = next((each for each in known if each.name == name), None)
+    if chosen is None:
+        raise MissingError(f'resourceFieldRef names container "{name}", which the pod has not')
+    which, _, resource = str(ref.get("resource", "")).partition(".")
+    resources = chosen.resources or kubernetes.ResourceRequirements()
+    amounts = (resources.limits if which == "limits" else resources.requests) or {}
+    value = quantity.nano(amounts.get(resource, 0))
+    divisor = quantity.nano(ref.get("divisor") or 0) or quantity.NANO
+    return str(-(-value // divisor))
+
+
+class Sources:
     """Secrets and ConfigMaps of a namespace, each read once."""
 
     def __init__(self, store: client.Store, namespace: str) -> None:
         self._store = store
         self._namespace = namespace
-        self._read: dict[tuple[str, str], dict[str, str] | None] = {}
+        self._read: dict[tuple[str, str], dict[str, bytes] | None] = {}
 
     async def everything(self, source: kubernetes.EnvFrom) -> dict[str, str]:
         for kind, ref in (("Secret", source.secret_ref), ("ConfigMap", source.config_map_ref)):
             if ref is not None:
-                values = await self._values(kind, ref.name)
+                values = await self.binary(kind, ref.name)
                 if values is None and not ref.optional:
                     raise MissingError(f'{kind} "{ref.name}" not found')
-                return values or {}
+                return {key: _text(value) for key, value in (values or {}).items()}
         return {}
 
     async def one(
-        self, source: kubernetes.EnvVarSource, pod: kubernetes.Pod, facts: Mapping[str, str]
+        self,
+        source: kubernetes.EnvVarSource,
+        pod: kubernetes.Pod,
+        container: kubernetes.Container,
+        facts: Mapping[str, str],
     ) -> str | None:
         if source.field_ref is not None:
             return field(pod, source.field_ref.field_path, facts)
+        if source.resource_field_ref is not None:
+            return resource_field(pod, source.resource_field_ref, container)
         refs = (("Secret", source.secret_key_ref), ("ConfigMap", source.config_map_key_ref))
         for kind, ref in refs:
             if ref is not None:
-                value = (await self._values(kind, ref.name) or {}).get(ref.key)
+                value = (await self.binary(kind, ref.name) or {}).get(ref.key)
                 if value is None and not ref.optional:
                     raise MissingError(f'{kind} "{ref.name}" has no key "{ref.key}"')
-                return value
+                return None if value is None else _text(value)
         raise MissingError("valueFrom names no source that is supported")
 
-    async def _values(self, kind: str, name: str) -> dict[str, str] | None:
+    async def binary(self, kind: str, name: str) -> dict[str, bytes] | None:
+        """All values of one of them; None if it is not there."""
         if (kind, name) not in self._read:
             try:
                 self._read[kind, name] = await self._fetch(kind, name)
@@ -122,29 +156,18 @@ class _Sources:
                 self._read[kind, name] = None
         return self._read[kind, name]
 
-    async def _fetch(self, kind: str, name: str) -> dict[str, str]:
+    async def _fetch(self, kind: str, name: str) -> dict[str, bytes]:
         if kind == "ConfigMap":
             config = await self._store.get(kubernetes.ConfigMap, name, self._namespace)
-            return config.data or {}
+            plain = {key: text.encode() for key, text in (config.data or {}).items()}
+            return plain | _decoded(config.binary_data)
         secret = await self._store.get(kubernetes.Secret, name, self._namespace)
-        return {
-            key: base64.b64decode(value).decode(errors="surrogateescape")
-            for key, value in (secret.data or {}).items()
-        }
+        return _decoded(secret.data)
 
 
-def unsupported(pod: kubernetes.Pod, images: Sequence[str]) -> str:
-    """What of the pod this agent cannot run, in one sentence with the remedy; "" if it can."""
-    if pod.spec.init_containers:
-        return "init containers are not supported on this node; leave out spec.initContainers"
-    if pod.spec.volumes:
-        return "volumes are not supported on this node; leave out spec.volumes"
-    for container in pod.spec.containers:
-        if container.image not in images:
-            return (
-                f"container {container.name}: this node runs processes, not images "
-                f"({container.image}); leave the image out"
-            )
-        if not container.command:
-            return f"container {container.name} has no command, and there is no image to have one"
-    return ""
+def _decoded(values: Mapping[str, str] | None) -> dict[str, bytes]:
+    return {key: base64.b64decode(value) for key, value in (values or {}).items()}
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors="surrogateescape")

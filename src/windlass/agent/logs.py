@@ -1,11 +1,13 @@
 """Reads a container's log: the last lines, since when, with times, and on as it grows.
 
-The shim writes `TIME stream F|P text`; parts (P) belong to one line. Used by `agent.http`.
+The shim writes segments of lines `TIME stream F|P text` (`agent.shimlog`); parts (P) belong to one
+line. Reading goes from segment to segment by number. Used by `agent.http`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import datetime
 import os
@@ -13,10 +15,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
+from windlass.agent import shimlog
 from windlass.kinds import times
 
 _POLL = 0.1
 _PIECE = 1 << 16
+_FIRST_TAIL = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,10 +32,10 @@ class Query:
     limit_bytes: int | None = None
 
 
-async def read(path: Path, query: Query, running: Callable[[], bool]) -> AsyncIterator[bytes]:
+async def read(folder: Path, query: Query, running: Callable[[], bool]) -> AsyncIterator[bytes]:
     """The log as asked for; with `follow`, until `running` says no and all was read."""
     left = query.limit_bytes
-    async for piece in _pieces(path, query, running):
+    async for piece in _pieces(folder, query, running):
         if left is None:
             yield piece
             continue
@@ -41,48 +45,162 @@ async def read(path: Path, query: Query, running: Callable[[], bool]) -> AsyncIt
             return
 
 
-async def _pieces(path: Path, query: Query, running: Callable[[], bool]) -> AsyncIterator[bytes]:
-    with path.open("rb") as file:
-        old = _shown(_records(file.read(os.fstat(file.fileno()).st_size)), query)
-        if query.tail_lines is not None:
-            old = iter(_tail(old, query.tail_lines))
-        for piece in _joined(old):
+async def _pieces(folder: Path, query: Query, running: Callable[[], bool]) -> AsyncIterator[bytes]:
+    numbers = shimlog.segments(folder)
+    place = _end(folder, numbers)
+    for piece in await asyncio.to_thread(_past, folder, query, numbers, place):
+        yield piece
+    if not query.follow:
+        return
+    shown = _Shown(query)
+    async for lines in _grown(folder, place, running):
+        for piece in _joined(shown.pieces(lines)):
             yield piece
-        rest = b""
-        while query.follow:
-            # Looked at before reading: what is written before the end is read after it.
-            alive = running()
-            data = file.read(_PIECE)
-            if not data:
-                if not alive:
-                    return
-                await asyncio.sleep(_POLL)
-                continue
+
+
+@dataclasses.dataclass(slots=True)
+class _Place:
+    """Up to where it was read."""
+
+    number: int
+    offset: int
+
+
+def _end(folder: Path, numbers: list[int]) -> _Place:
+    """The end of what there is now."""
+    end = _Place(numbers[-1] if numbers else 0, 0)
+    with contextlib.suppress(FileNotFoundError):
+        size = shimlog.segment(folder, end.number).stat().st_size
+        end.offset = _whole_lines(folder, end.number, size)
+    return end
+
+
+def _past(folder: Path, query: Query, numbers: list[int], end: _Place) -> list[bytes]:
+    """What there is up to `end`, as asked for."""
+    if query.tail_lines is not None and query.since is None:
+        blocks: Iterator[bytes] = iter(_last_blocks(folder, numbers, end, query.tail_lines))
+    else:
+        blocks = _blocks(folder, _since(folder, numbers, query.since), end)
+    shown = _Shown(query)
+    lines = (block.split(b"\n")[:-1] for block in blocks)
+    pieces: Iterator[bytes] = (piece for some in lines for piece in shown.pieces(some))
+    if query.tail_lines is not None:
+        pieces = iter(_tail(pieces, query.tail_lines))
+    return list(_joined(pieces))
+
+
+async def _grown(
+    folder: Path, place: _Place, running: Callable[[], bool]
+) -> AsyncIterator[list[bytes]]:
+    """Whole lines as they come, segment after segment."""
+    rest = b""
+    while True:
+        # Looked at before reading: what is written before the end is read after it.
+        alive = running()
+        later = [number for number in shimlog.segments(folder) if number > place.number]
+        data = _from(folder, place)
+        if data:
+            place.offset += len(data)
             *lines, rest = (rest + data).split(b"\n")
-            for piece in _joined(_shown((_split(line) for line in lines), query)):
-                yield piece
+            yield lines
+        elif later:
+            place.number, place.offset, rest = later[0], 0, b""
+        elif not alive:
+            return
+        else:
+            await asyncio.sleep(_POLL)
 
 
-def _records(data: bytes) -> Iterator[tuple[bytes, bool, bytes]]:
-    for line in data.split(b"\n"):
-        if line:
-            yield _split(line)
+def _from(folder: Path, place: _Place) -> bytes:
+    try:
+        with shimlog.segment(folder, place.number).open("rb") as file:
+            file.seek(place.offset)
+            return file.read(_PIECE)
+    except FileNotFoundError:
+        return b""  # rotated away before it was read: the log is bounded
 
 
-def _split(line: bytes) -> tuple[bytes, bool, bytes]:
-    """(time, whether the line ends here, text)"""
-    moment, _, mark, text = (*line.split(b" ", 3), b"", b"", b"")[:4]
-    return moment, mark != b"P", text
+def _whole_lines(folder: Path, number: int, size: int) -> int:
+    """The end of the last whole line: a line may just be being written."""
+    with shimlog.segment(folder, number).open("rb") as file:
+        start = max(0, size - 2 * shimlog.LONGEST_LINE)
+        file.seek(start)
+        data = file.read(size - start)
+    return start + data.rfind(b"\n") + 1
 
 
-def _shown(records: Iterator[tuple[bytes, bool, bytes]], query: Query) -> Iterator[bytes]:
-    since = times.micros(query.since).encode() if query.since else b""
-    continued = False
-    for moment, ends, text in records:
-        if moment >= since:
-            head = moment + b" " if query.timestamps and not continued else b""
-            yield head + text + (b"\n" if ends else b"")
-        continued = not ends
+def _since(folder: Path, numbers: list[int], since: datetime.datetime | None) -> list[int]:
+    """Without segments that were full before that."""
+    if since is None:
+        return numbers
+    kept = []
+    for number in numbers:
+        with contextlib.suppress(FileNotFoundError):
+            if shimlog.segment(folder, number).stat().st_mtime >= since.timestamp() - 1:
+                kept.append(number)
+    return kept
+
+
+def _blocks(folder: Path, numbers: list[int], end: _Place) -> Iterator[bytes]:
+    """The segments one after the other, each whole (they are small by design)."""
+    for number in numbers:
+        with contextlib.suppress(FileNotFoundError):
+            data = shimlog.segment(folder, number).read_bytes()
+            yield data[: end.offset] if number == end.number else data
+
+
+def _last_blocks(folder: Path, numbers: list[int], end: _Place, lines: int) -> list[bytes]:
+    """As much of the end as holds so many whole lines (and the line before: parts belong to it)."""
+    kept: list[bytes] = []
+    found = 0
+    for number in reversed(numbers):
+        if found > lines:
+            break
+        try:
+            with shimlog.segment(folder, number).open("rb") as file:
+                size = end.offset if number == end.number else os.fstat(file.fileno()).st_size
+                data = _enough(file.fileno(), size, lines + 1 - found)
+        except FileNotFoundError:
+            break
+        found += _complete_lines(data)
+        kept.append(data)
+    return kept[::-1]
+
+
+def _enough(handle: int, size: int, lines: int) -> bytes:
+    room = _FIRST_TAIL
+    while True:
+        start = max(0, size - room)
+        data = os.pread(handle, size - start, start)
+        if start:
+            data = data[data.find(b"\n") + 1 :]
+        if start == 0 or _complete_lines(data) >= lines:
+            return data
+        room *= 4
+
+
+def _complete_lines(data: bytes) -> int:
+    return sum(1 for line in data.split(b"\n") if line and line.split(b" ", 3)[2:3] != [b"P"])
+
+
+class _Shown:
+    """Lines as they are shown."""
+
+    def __init__(self, query: Query) -> None:
+        self._since = times.micros(query.since).encode() if query.since else b""
+        self._timestamps = query.timestamps
+        self._continued = False
+
+    def pieces(self, lines: list[bytes]) -> Iterator[bytes]:
+        for line in lines:
+            if not line:
+                continue
+            moment, _, mark, text = (*line.split(b" ", 3), b"", b"", b"")[:4]
+            ends = mark != b"P"
+            if moment >= self._since:
+                head = moment + b" " if self._timestamps and not self._continued else b""
+                yield head + text + (b"\n" if ends else b"")
+            self._continued = not ends
 
 
 def _tail(pieces: Iterator[bytes], lines: int) -> list[bytes]:

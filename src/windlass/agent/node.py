@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
-from windlass.agent import machine
-from windlass.kinds import kubernetes, meta, quantity, times
+from windlass.agent import machine, privileges
+from windlass.kinds import hostpods, kubernetes, meta, quantity, times
 from windlass.store import client, errors
 
 log = logging.getLogger(__name__)
@@ -24,7 +25,15 @@ STATUS_EVERY = 30
 class Heart:
     """Registers the node and keeps saying that it lives."""
 
-    def __init__(self, store: client.Store, name: str, address: str, port: int) -> None:
+    def __init__(
+        self,
+        store: client.Store,
+        name: str,
+        address: str,
+        port: int,
+        abilities: privileges.Abilities | None = None,
+    ) -> None:
+        self.abilities = abilities or privileges.Abilities()
         self._store = store
         self._name = name
         self._address = address
@@ -114,7 +123,10 @@ class Heart:
         await self._store.patch(
             kubernetes.Node,
             self._name,
-            patch={"status": self._status(known, ready)},
+            patch={
+                "metadata": {"annotations": {hostpods.HELD: json.dumps(self.abilities.words())}},
+                "status": self._status(known, ready),
+            },
             subresource="status",
         )
 
@@ -133,8 +145,17 @@ class Heart:
             ],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": self._port}},
             "nodeInfo": machine.facts(),
-            "conditions": [_ready(known, ready)],
+            "conditions": [_ready(known, ready), self._held(known)],
         }
+
+    def _held(self, known: kubernetes.Node) -> dict[str, str]:
+        """Whether limits are held by the kernel, in a condition that people and programs read."""
+        held = self.abilities.cgroups is not None
+        words = self.abilities.words()
+        return _condition(
+            known, "LimitsHeld", "True" if held else "False",
+            "Cgroups" if held else "NoCgroups", f"cpu and memory are {words['limits']}",
+        )  # fmt: skip
 
     def _labels(self) -> dict[str, str]:
         return {
@@ -145,15 +166,22 @@ class Heart:
 
 
 def _ready(known: kubernetes.Node, ready: bool) -> dict[str, str]:
-    status = "True" if ready else "False"
-    old = next((c for c in known.status.conditions or () if c.type == "Ready"), None)
+    if ready:
+        return _condition(known, "Ready", "True", "AgentReady", "the agent is running")
+    return _condition(known, "Ready", "False", "AgentStopped", "the agent was stopped")
+
+
+def _condition(
+    known: kubernetes.Node, kind: str, status: str, reason: str, message: str
+) -> dict[str, str]:
+    old = next((c for c in known.status.conditions or () if c.type == kind), None)
     now = times.seconds(times.now())
     since = old.last_transition_time if old and old.status == status else None
     return {
-        "type": "Ready",
+        "type": kind,
         "status": status,
-        "reason": "AgentReady" if ready else "AgentStopped",
-        "message": "the agent is running" if ready else "the agent was stopped",
+        "reason": reason,
+        "message": message,
         "lastHeartbeatTime": now,
         "lastTransitionTime": since or now,
     }

@@ -8,37 +8,36 @@ at any moment: the next agent finds the same two things and goes on.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import shutil
+import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from windlass.agent import containers, environment, podstatus, procfs
-from windlass.agent.containers import Container, Observed, Order
+from windlass.agent import (
+    containers,
+    environment,
+    orders,
+    podstatus,
+    procfs,
+    progress,
+    support,
+    volumes,
+)
+from windlass.agent.containers import Container, Observed
+from windlass.agent.orders import Place as Place
 from windlass.kinds import hostpods, kubernetes, times
 from windlass.store import client, errors
 from windlass.store.reflector import Change, Reflector
 
 log = logging.getLogger(__name__)
 
-IMAGES = ("", hostpods.HOST_IMAGE)
-_RECORD = "pod.json"
-_TELLING = ("phase", "reason", "message", "podIP", "containerStatuses")
+_TELLING = ("phase", "reason", "message", "podIP", "containerStatuses", "initContainerStatuses")
 """The parts of a status whose change is worth a write; times move along."""
 _RETRY = 5.0
 """Seconds until something that failed for reasons outside the pod is tried again."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Place:
-    """Where pods run."""
-
-    node: str
-    address: str
-    folder: Path
-    """Holds one folder per pod, by uid."""
 
 
 class Pods:
@@ -57,6 +56,7 @@ class Pods:
         self._place.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         async with self._reflector, asyncio.TaskGroup() as group:
             await self._reflector.synced()
+            self._sweep()
             for uid, namespace, name in self._left_behind():
                 self._begin(group, uid, namespace, name)
             self._reflector.add_handler(lambda *change: self._changed(group, *change))
@@ -67,10 +67,19 @@ class Pods:
         known = {pod.uid for pod in self._reflector}
         found = []
         for folder in self._place.folder.iterdir():
-            record = procfs.read_json(folder / _RECORD)
-            if record is not None and folder.name not in known:
+            record = procfs.read_json(folder / orders.RECORD) or {"namespace": "", "name": ""}
+            if folder.name not in known:
                 found.append((folder.name, record["namespace"], record["name"]))
         return found
+
+    def _sweep(self) -> None:
+        """Groups of pods that have no folder here any more: a clean-up that was cut short."""
+        groups = self._place.abilities.cgroups
+        if groups is None:
+            return
+        for name in groups.names():
+            if not (self._place.folder / name.partition(".")[0]).exists():
+                groups.group(name).remove()
 
     def _changed(
         self,
@@ -119,6 +128,9 @@ class Worker:
         self._running: dict[str, Container] = {}
         """Containers that ran when they were last looked at: their end is waited for. Asking again
         before sleeping would miss one that ended in between."""
+        self._prepared: volumes.PodFolder | None = None
+        self._progress = ""
+        self._progress_due = 0.0
         self.wake = asyncio.Event()
 
     async def run(self) -> None:
@@ -153,34 +165,61 @@ class Worker:
         if refusal is not None:
             await self._write(pod, podstatus.refused(pod, *refusal, times.now()))
             return None
-        seen, delays = [], []
-        for spec in pod.spec.containers:
-            observed, delay = await self._advance(pod, spec)
-            seen.append(observed)
-            delays += [delay] if delay is not None else []
-        await self._write(pod, podstatus.build(pod, seen, self._place.address, times.now()))
-        return min(delays, default=None)
+        left = _seconds_left(pod)
+        if left is not None and left <= 0 and await self._too_late(pod):
+            return None
+        before, seen, delays = await self._advance_all(pod)
+        status = podstatus.build(pod, seen, self._place.address, times.now(), before)
+        over = status["phase"] in ("Succeeded", "Failed")
+        delays.append(await self._carry_progress(pod, last=over))
+        await self._write(pod, status)
+        if not over:
+            delays += [left, await self._renew_tokens(pod)]
+        return min((each for each in delays if each is not None), default=None)
 
     def _refusal(self, pod: kubernetes.Pod) -> tuple[str, str] | None:
         """(reason, message) if a pod that has no folder here must not be started."""
         if self._folder.exists():
             return None
-        problem = environment.unsupported(pod, IMAGES)
-        if problem:
-            return "ImageNotSupported", problem
+        problem = support.unsupported(pod, mounts=self._place.abilities.mounts)
+        if problem is not None:
+            return problem
         if pod.status.phase == "Running" and pod.spec.restart_policy == "Never":
             # It was started once and its folder is lost: to start it again were to run it twice.
             return "ContainerStatusUnknown", "the agent's record of the pod is lost"
         return None
 
+    async def _advance_all(
+        self, pod: kubernetes.Pod
+    ) -> tuple[list[Observed], list[Observed], list[float | None]]:
+        """Init containers one after the other, then all others: how they fare, when to look."""
+        before: list[Observed] = []
+        delays: list[float | None] = []
+        specs = pod.spec.init_containers or ()
+        policy = podstatus.init_policy(pod.spec.restart_policy)
+        for index, spec in enumerate(specs):
+            observed, delay = await self._advance(pod, spec, policy)
+            before.append(observed)
+            if not podstatus.initialized([observed]):
+                delays.append(delay)
+                before += [self._look(self._container(each.name)) for each in specs[index + 1 :]]
+                seen = [self._look(self._container(each.name)) for each in pod.spec.containers]
+                return before, seen, delays
+        seen = []
+        for spec in pod.spec.containers:
+            observed, delay = await self._advance(pod, spec, pod.spec.restart_policy)
+            seen.append(observed)
+            delays.append(delay)
+        return before, seen, delays
+
     async def _advance(
-        self, pod: kubernetes.Pod, spec: kubernetes.Container
+        self, pod: kubernetes.Pod, spec: kubernetes.Container, policy: str
     ) -> tuple[Observed, float | None]:
         """Starts the container if it should run and does not."""
-        container = Container(self._folder, spec.name)
+        container = self._container(spec.name)
         observed = self._look(container)
         if observed.state == "ended":
-            wait = podstatus.restart_after(pod.spec.restart_policy, observed)
+            wait = podstatus.restart_after(policy, observed)
             if wait is None:
                 return observed, None
             left = wait - (times.now() - times.parse(observed.finished_at)).total_seconds()
@@ -189,14 +228,64 @@ class Worker:
         elif observed.state == "running":
             return observed, None
         try:
-            await container.start(await self._order(pod, spec))
-        except environment.MissingError as missing:
+            if self._prepared is None:
+                self._prepared = await orders.begin(self._store, self._place, pod)
+            order = await orders.make(self._store, self._place, pod, spec)
+            await container.start(order, self._place.nursery)
+        except (environment.MissingError, volumes.RefusedError) as missing:
             reason = "CreateContainerConfigError"
             waiting = dataclasses.replace(
                 observed, state="waiting", reason=reason, message=str(missing)
             )
             return waiting, _RETRY
         return self._look(container), None
+
+    def _container(self, name: str) -> Container:
+        return Container(self._folder, name, self._place.abilities.cgroups)
+
+    async def _too_late(self, pod: kubernetes.Pod) -> bool:
+        """The pod's time is up: ends what runs; True unless it had already ended by itself."""
+        before = [self._look(self._container(s.name)) for s in pod.spec.init_containers or ()]
+        seen = [self._look(self._container(s.name)) for s in pod.spec.containers]
+        if podstatus.phase(pod.spec.restart_policy, seen, before) in ("Succeeded", "Failed"):
+            return False
+        if any(each.state == "running" for each in (*before, *seen)):
+            grace = pod.spec.termination_grace_period_seconds
+            self._stop(containers.all_in(self._folder), 30.0 if grace is None else float(grace),
+                       _stop_signal(pod))  # fmt: skip
+            return True
+        status = podstatus.late(pod, seen, before, self._place.address, times.now())
+        await self._write(pod, status)
+        return True
+
+    async def _carry_progress(self, pod: kubernetes.Pod, *, last: bool) -> float | None:
+        """The job's progress into the pod's annotation, not too often; once more at its end."""
+        folder = self._prepared or orders.folder_of(self._place, pod.uid)
+        if folder is None or (not self._running and not last):
+            return None
+        left = self._progress_due - time.monotonic()
+        if left > 0 and not last:
+            return left
+        told = progress.read(orders.progress_file(folder, pod), folder.user)
+        if told and told != self._progress:
+            known = (pod.metadata.annotations or {}).get(hostpods.PROGRESS)
+            if told != known:
+                note = {"annotations": {hostpods.PROGRESS: told}, "uid": pod.uid}
+                with contextlib.suppress(errors.NotFound, errors.Conflict):
+                    await self._store.patch(
+                        kubernetes.Pod, pod.name, pod.namespace, patch={"metadata": note},
+                        subresource="status",
+                    )  # fmt: skip
+            self._progress = told
+        self._progress_due = time.monotonic() + progress.EVERY
+        return progress.EVERY
+
+    async def _renew_tokens(self, pod: kubernetes.Pod) -> float | None:
+        if self._prepared is None:
+            self._prepared = orders.folder_of(self._place, pod.uid)
+        if self._prepared is None:
+            return None
+        return await volumes.refresh(pod, self._prepared, self._place.tokens)
 
     def _look(self, container: Container) -> Observed:
         observed = container.observe()
@@ -206,28 +295,18 @@ class Worker:
             self._running.pop(container.name, None)
         return observed
 
-    async def _order(self, pod: kubernetes.Pod, spec: kubernetes.Container) -> Order:
-        work = self._folder / "work"
-        work.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not (self._folder / _RECORD).exists():
-            procfs.write_durably(
-                self._folder / _RECORD, {"namespace": pod.namespace, "name": pod.name}
-            )
-        facts = {"status.podIP": self._place.address, "status.hostIP": self._place.address}
-        env = await environment.build(self._store, pod, spec, facts)
-        return Order(environment.command(spec, env), env, spec.working_dir or str(work))
-
     async def _end(self, pod: kubernetes.Pod) -> None:
         """The pod is to go: stop what runs, tell how it ended, let the object go."""
-        own = [Container(self._folder, spec.name) for spec in pod.spec.containers]
-        seen = [self._look(container) for container in own]
-        if any(each.state == "running" for each in seen):
+        before = [self._look(self._container(s.name)) for s in pod.spec.init_containers or ()]
+        seen = [self._look(self._container(s.name)) for s in pod.spec.containers]
+        if any(each.state == "running" for each in (*before, *seen)):
             grace = pod.metadata.deletion_grace_period_seconds
-            signal_name = (pod.metadata.annotations or {}).get(hostpods.STOP_SIGNAL, "SIGTERM")
-            self._stop(own, 30.0 if grace is None else float(grace), signal_name)
+            seconds = 30.0 if grace is None else float(grace)
+            self._stop(containers.all_in(self._folder), seconds, _stop_signal(pod))
             return
         if pod.status.phase not in ("Succeeded", "Failed"):
-            await self._write(pod, _final(pod, seen, self._place.address))
+            await self._carry_progress(pod, last=True)
+            await self._write(pod, _final(pod, seen, self._place.address, before))
         uid = client.Preconditions(uid=pod.uid)
         try:
             await self._store.delete(
@@ -238,12 +317,19 @@ class Worker:
 
     async def _clean_up(self) -> bool:
         """The object is gone: so must be the processes, then the folder. True when all is."""
-        left = containers.all_in(self._folder)
+        left = [self._container(each.name) for each in containers.all_in(self._folder)]
         if [container for container in left if self._look(container).state == "running"]:
             self._stop(left, 0.0, "SIGKILL")
             return False
-        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        await asyncio.to_thread(self._remove)
         return True
+
+    def _remove(self) -> None:
+        groups = self._place.abilities.cgroups
+        if groups is not None:
+            for container in containers.all_in(self._folder):
+                groups.group(containers.group_name(self._folder, container.name)).remove()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _stop(self, running: list[Container], grace: float, signal_name: str) -> None:
         """Once, or again if there is less grace than was told."""
@@ -282,8 +368,22 @@ class Worker:
             await asyncio.gather(*waits, return_exceptions=True)
 
 
-def _final(pod: kubernetes.Pod, seen: list[Observed], address: str) -> dict[str, Any]:
+def _final(
+    pod: kubernetes.Pod, seen: list[Observed], address: str, before: list[Observed]
+) -> dict[str, Any]:
     """The last status of a pod that was stopped: what never ran counts as failed."""
-    status = podstatus.build(pod, seen, address, times.now())
+    status = podstatus.build(pod, seen, address, times.now(), before)
     ended = bool(seen) and all(each.state == "ended" and each.exit_code == 0 for each in seen)
     return status | {"phase": "Succeeded" if ended else "Failed"}
+
+
+def _stop_signal(pod: kubernetes.Pod) -> str:
+    return (pod.metadata.annotations or {}).get(hostpods.STOP_SIGNAL, "SIGTERM")
+
+
+def _seconds_left(pod: kubernetes.Pod) -> float | None:
+    """Until the pod's active deadline; None if it has none or has not begun."""
+    limit, begun = pod.spec.active_deadline_seconds, pod.status.start_time
+    if limit is None or not begun:
+        return None
+    return limit - (times.now() - times.parse(begun)).total_seconds()

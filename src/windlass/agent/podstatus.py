@@ -13,12 +13,43 @@ FIRST_RESTART, LONGEST_RESTART = 10.0, 300.0
 """Seconds before a container that ended is started again: doubling with each restart."""
 
 
-def phase(policy: str, seen: Sequence[Observed]) -> str:
+def phase(policy: str, seen: Sequence[Observed], before: Sequence[Observed] = ()) -> str:
+    """`before`: the init containers, in order."""
+    if not initialized(before):
+        failed = any(_failed_for_good(policy, each) for each in before)
+        return "Failed" if failed else "Pending"
     if any(restart_after(policy, each) is not None for each in seen):
         return "Running"
     if all(each.state == "ended" for each in seen):
         return "Succeeded" if all(each.exit_code == 0 for each in seen) else "Failed"
     return "Pending" if any(each.state == "waiting" for each in seen) else "Running"
+
+
+def initialized(before: Sequence[Observed]) -> bool:
+    return all(each.state == "ended" and each.exit_code == 0 for each in before)
+
+
+def init_policy(policy: str) -> str:
+    """Init containers that failed are started again, unless nothing in the pod is."""
+    return "Never" if policy == "Never" else "OnFailure"
+
+
+def late(
+    pod: kubernetes.Pod,
+    seen: Sequence[Observed],
+    before: Sequence[Observed],
+    address: str,
+    now: datetime.datetime,
+) -> dict[str, Any]:
+    """The status of a pod that ran longer than it may, once nothing of it runs any more."""
+    return build(pod, seen, address, now, before) | {
+        "phase": "Failed",
+        "reason": "DeadlineExceeded",
+        "message": (
+            f"the pod was active longer than spec.activeDeadlineSeconds "
+            f"({pod.spec.active_deadline_seconds} s) allows"
+        ),
+    }
 
 
 def restart_after(policy: str, each: Observed) -> float | None:
@@ -29,14 +60,23 @@ def restart_after(policy: str, each: Observed) -> float | None:
 
 
 def build(
-    pod: kubernetes.Pod, seen: Sequence[Observed], address: str, now: datetime.datetime
+    pod: kubernetes.Pod,
+    seen: Sequence[Observed],
+    address: str,
+    now: datetime.datetime,
+    before: Sequence[Observed] = (),
 ) -> dict[str, Any]:
-    """What the agent writes into `status`."""
+    """What the agent writes into `status`. `before`: the init containers."""
     policy = pod.spec.restart_policy
-    current = phase(policy, seen)
+    current = phase(policy, seen, before)
     running = bool(seen) and all(each.state == "running" for each in seen)
-    images = {container.name: container.image for container in pod.spec.containers}
-    return {
+    images = {
+        container.name: container.image
+        for container in (*(pod.spec.init_containers or ()), *pod.spec.containers)
+    }
+    ready = initialized(before)
+    waiting = "" if ready else "PodInitializing"
+    status: dict[str, Any] = {
         "phase": current,
         "reason": None,
         "message": None,
@@ -44,9 +84,16 @@ def build(
         "podIP": address,
         "podIPs": [{"ip": address}],
         "startTime": pod.status.start_time or times.seconds(now),
-        "conditions": _conditions(pod, current, running, now),
-        "containerStatuses": [_container(each, images[each.name], policy) for each in seen],
+        "conditions": _conditions(pod, current, running, now, initialized=ready),
+        "containerStatuses": [
+            _container(each, images[each.name], policy, waiting) for each in seen
+        ],
     }
+    if before:
+        status["initContainerStatuses"] = [
+            _container(each, images[each.name], init_policy(policy), "") for each in before
+        ]
+    return status
 
 
 def refused(
@@ -62,7 +109,13 @@ def refused(
     }
 
 
-def _container(each: Observed, image: str, policy: str) -> dict[str, Any]:
+def _failed_for_good(policy: str, each: Observed) -> bool:
+    failed = each.state == "ended" and each.exit_code != 0
+    return failed and restart_after(init_policy(policy), each) is None
+
+
+def _container(each: Observed, image: str, policy: str, waiting: str) -> dict[str, Any]:
+    """`waiting`: why it has not started, unless it knows better."""
     status: dict[str, Any] = {
         "name": each.name,
         "image": image,
@@ -74,7 +127,7 @@ def _container(each: Observed, image: str, policy: str) -> dict[str, Any]:
     if each.state == "running":
         status["state"] = {"running": {"startedAt": _seconds(each.started_at)}}
     elif each.state == "waiting":
-        reason = each.reason or "ContainerCreating"
+        reason = each.reason or waiting or "ContainerCreating"
         status["state"] = {"waiting": {"reason": reason, "message": each.message}}
     else:
         ended = {"terminated": _terminated(each)}
@@ -98,13 +151,18 @@ def _terminated(each: Observed) -> dict[str, Any]:
 
 
 def _conditions(
-    pod: kubernetes.Pod, current: str, running: bool, now: datetime.datetime
+    pod: kubernetes.Pod,
+    current: str,
+    running: bool,
+    now: datetime.datetime,
+    *,
+    initialized: bool = True,
 ) -> list[dict[str, Any]]:
     ended = current in ("Succeeded", "Failed")
     ready = "True" if running else "False"
     wanted = {
         "PodScheduled": "True",
-        "Initialized": "True",
+        "Initialized": "True" if initialized else "False",
         "ContainersReady": ready,
         "Ready": ready,
     }
@@ -115,7 +173,8 @@ def _conditions(
         since = old.last_transition_time if old and old.status == status else times.seconds(now)
         condition = {"type": name, "status": status, "lastTransitionTime": since}
         if status == "False":
-            condition["reason"] = "PodCompleted" if ended else "ContainersNotReady"
+            unready = "ContainersNotInitialized" if name == "Initialized" else "ContainersNotReady"
+            condition["reason"] = "PodCompleted" if ended else unready
         conditions.append(condition)
     return conditions
 

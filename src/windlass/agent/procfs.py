@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 PROC = Path("/proc")
+_LISTENING = "0A"
 
 
 class Process(NamedTuple):
@@ -76,6 +77,24 @@ def send(pids: Iterable[int], number: int) -> None:
 
 def kill(pids: Iterable[int]) -> None:
     send(pids, signal.SIGKILL)
+
+
+def listening_ports(pids: Iterable[int]) -> set[int]:
+    """TCP ports that these processes listen on."""
+    sockets = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(PROC / str(pid) / "fd"):
+                with contextlib.suppress(OSError):
+                    sockets.add(os.readlink(entry.path))
+    found = set()
+    for table in ("net/tcp", "net/tcp6"):
+        with contextlib.suppress(OSError):
+            for line in (PROC / table).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == _LISTENING and f"socket:[{fields[9]}]" in sockets:
+                    found.add(int(fields[1].rpartition(":")[2], 16))
+    return found
 
 
 def boot_id() -> str:

@@ -1,144 +1,184 @@
 """One small detached process per container: starts it, writes its log, outlives the agent.
 
-The agent starts `python -m windlass.agent.shim FOLDER` with the order on stdin (so that secrets in
-the environment never touch the disk) and waits until the starter returns; by then the shim runs in
-a session of its own and has written `shim.json`, or another shim already had the folder.
+`agent.nursery` forks it with the order in its memory (so that secrets in the environment never
+touch the disk). FOLDER afterwards: `shim.json` who runs it, `log.N` what it said, `control` a
+socket for exec and attach, `stop.json` (from the agent) how to end it, `exit.json` how it ended,
+on the disk before the shim goes. Standard library only.
 
-FOLDER afterwards: `shim.json` who runs it, `log` what it said, `stop.json` (from the agent) how to
-end it, `exit.json` how it ended, on the disk before the shim goes. Standard library only.
+On `control` each message is one packet. The first is JSON: `{"exec": [...], "tty": bool}` with
+stdin, stdout and stderr as file handles, answered by `{"exitCode": n}` or `{"error": ...}`; or
+`{"attach": true}`, answered by packets whose first byte is the stream (1, 2), which takes packets
+of stdin (0), window sizes (4: rows, columns) and the end of stdin (255).
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import datetime
+import errno
 import fcntl
+import functools
 import json
 import os
+import pty
 import selectors
 import signal
-import subprocess
-import sys
+import socket
+import struct
+import termios
 import time
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from windlass.agent import procfs
+from windlass.agent import endings, procfs, sandbox, shimlog
 
-SHIM, EXIT, STOP, LOG = "shim.json", "exit.json", "stop.json", "log"
-LONGEST_LINE = 16384
-"""Longer lines are written in parts, marked P, as container runtimes do."""
+SHIM, EXIT, STOP, CONTROL = "shim.json", "exit.json", "stop.json", "control"
+_PACKET = 1 << 17
+_STDIN_ROOM = 1 << 20
+_LOOK_SECONDS = 0.1
+"""Between two looks at a private /dev/shm: who fills it is gone when its process is."""
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_libc = ctypes.CDLL(None)
 
+def launch(folder: Path, order: dict[str, Any], told: int) -> None:
+    """In a process of its own, forked for this: runs the order to its end, once.
 
-def main(argv: list[str] | None = None) -> int:
-    """The starter: returns when the shim has recorded itself."""
-    folder = Path((argv or sys.argv[1:])[0])
-    order = json.load(sys.stdin)
-    ready, told = os.pipe()
-    if os.fork() > 0:
-        os.close(told)
-        os.read(ready, 1)
-        return 0
-    os.close(ready)
+    `told` is closed when `shim.json` is on the disk, or when another shim has the folder.
+    """
     os.setsid()
     _detach(folder)
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return 0
-        if not (folder / SHIM).exists():
-            procfs.write_durably(folder / SHIM, procfs.this_process()._asdict())
-            os.close(told)
-            Shim(folder, order).run()
-    return 0
+    try:
+        with (folder / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+            if not (folder / SHIM).exists():
+                control = _listen(folder)
+                procfs.write_durably(folder / SHIM, procfs.this_process()._asdict())
+                os.close(told)
+                # By handle: the way to it may be covered by the container's own mounts.
+                handle = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+                Shim(Path(f"/proc/self/fd/{handle}"), order, control).run()
+    except BaseException:
+        traceback.print_exc()
+        raise
 
 
 class Shim:
     """Runs one command to its end."""
 
-    def __init__(self, folder: Path, order: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, order: dict[str, Any], control: socket.socket) -> None:
         self._folder = folder
         self._order = order
-        self._log = Log(folder / LOG)
+        self._control = control
+        self._log = shimlog.Log(folder, *order.get("log") or ())
         self._selector = selectors.DefaultSelector()
         self._status: int | None = None
         self._deadline: float | None = None
         self._asked_to_stop = False
+        self._main = 0
+        self._shm = endings.SharedMemory(order.get("shm"))
+        self._outputs: set[int] = set()
+        """Where the container's words come from, as long as somebody may still speak."""
+        self._attached: set[socket.socket] = set()
+        self._executing: dict[int, socket.socket] = {}
+        self._stdin = -1
+        self._to_stdin = b""
+        self._close_stdin = False
+        self._terminal = -1
 
     def run(self) -> None:
         # Orphans of the container come to us instead of to init: we can end the whole tree.
-        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        sandbox.adopt_orphans()
         wakeup, writer = os.pipe()
         os.set_blocking(wakeup, False)
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, self._on_stop)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._selector.register(wakeup, selectors.EVENT_READ, None)
-        started = _now()
+        self._watch(wakeup, lambda: _drain(wakeup))
+        self._watch(self._control.fileno(), self._accept)
+        started = shimlog.now()
         try:
-            process = self._spawn()
-        except OSError as error:
-            self._record(started, _start_failure(self._order["argv"][0], error))
+            sandbox.enter(self._order.get("mounts") or ())
+            self._main = self._spawn()
+        except OSError as problem:
+            self._log.close()
+            self._record(started, endings.not_started(self._order["argv"][0], problem))
             return
-        self._follow(process.pid, wakeup)
-        process.returncode = 0  # reaped below by waitpid: Popen must not look for it
-        self._record(started, _ending(self._status or 0))
+        self._follow()
+        self._record(started, endings.of(self._status or 0, self._order, self._main, self._shm))
 
-    def _spawn(self) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            self._order["argv"],
-            cwd=self._order["cwd"],
-            env=self._order["env"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            preexec_fn=_die_with_shim,  # noqa: PLW1509 - the shim has one thread
-        )
-        for name, pipe in (("stdout", process.stdout), ("stderr", process.stderr)):
-            assert pipe is not None  # noqa: S101 - both were asked for
-            os.set_blocking(pipe.fileno(), False)
-            self._selector.register(pipe, selectors.EVENT_READ, name)
-        return process
+    def _spawn(self) -> int:
+        if self._order.get("tty"):
+            self._terminal, slave = pty.openpty()
+            ours, theirs = [(self._terminal, "stdout")], (slave, slave, slave)
+        else:
+            (out, out_end), (err, err_end) = os.pipe(), os.pipe()
+            ours, theirs = [(out, "stdout"), (err, "stderr")], (self._input(), out_end, err_end)
+        try:
+            pid = sandbox.spawn(
+                self._order["argv"], self._order["env"], self._order["cwd"], theirs, self._order,
+                terminal=bool(self._order.get("tty")),
+            )  # fmt: skip
+        finally:
+            for handle in set(theirs):
+                os.close(handle)
+        if self._order.get("tty") and self._order.get("stdin"):
+            self._stdin = self._terminal
+        for handle, stream in ours:
+            os.set_blocking(handle, False)
+            self._outputs.add(handle)
+            self._watch(handle, functools.partial(self._read, handle, stream))
+        return pid
 
-    def _follow(self, main_pid: int, wakeup: int) -> None:
+    def _input(self) -> int:
+        if not self._order.get("stdin"):
+            return os.open(os.devnull, os.O_RDONLY)
+        theirs, self._stdin = os.pipe()
+        os.set_blocking(self._stdin, False)
+        return theirs
+
+    # --- until the end
+
+    def _follow(self) -> None:
         """Until the main process has ended, everything below it is gone and the log is read."""
         while self._status is None:
             for key, _ in self._selector.select(self._timeout()):
-                if key.data is not None:
-                    self._read(key)
-            with contextlib.suppress(BlockingIOError):
-                os.read(wakeup, 4096)
-            self._stop_if_asked(main_pid)
-            self._reap(main_pid)
+                key.data()
+            self._shm.look()
+            self._stop_if_asked()
+            self._reap()
         self._kill_tree()
+        self._reap()
         self._read_rest()
 
+    def _watch(self, handle: int, call: Callable[[], None]) -> None:
+        self._selector.register(handle, selectors.EVENT_READ, call)
+
     def _timeout(self) -> float | None:
-        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+        waits = [self._deadline - time.monotonic()] if self._deadline is not None else []
+        waits += [_LOOK_SECONDS] if self._shm.known else []
+        return max(0.0, min(waits)) if waits else None
 
     def _on_stop(self, *_: object) -> None:
         self._asked_to_stop = True
 
-    def _stop_if_asked(self, main_pid: int) -> None:
+    def _stop_if_asked(self) -> None:
         if self._asked_to_stop:
             self._asked_to_stop = False
             stop = procfs.read_json(self._folder / STOP) or {}
             until = time.monotonic() + float(stop.get("grace", 30))
             if self._deadline is None:
-                procfs.send([main_pid], getattr(signal, stop.get("signal", "SIGTERM")))
+                number = getattr(signal, stop.get("signal", "SIGTERM"), signal.SIGTERM)
+                procfs.send([self._main], number)
             # Asked again with less grace: the earlier end holds.
             self._deadline = until if self._deadline is None else min(until, self._deadline)
         if self._deadline is not None and time.monotonic() >= self._deadline:
             self._kill_tree()
 
-    def _reap(self, main_pid: int) -> None:
+    def _reap(self) -> None:
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -146,8 +186,11 @@ class Shim:
                 return
             if pid == 0:
                 return
-            if pid == main_pid:
+            if pid == self._main:
                 self._status = status
+            elif (session := self._executing.pop(pid, None)) is not None:
+                code = os.waitstatus_to_exitcode(status)
+                self._answer(session, {"exitCode": code if code >= 0 else 128 - code})
 
     def _kill_tree(self) -> None:
         """SIGKILL to everything below us, until nothing is left: killing makes orphans."""
@@ -157,102 +200,154 @@ class Shim:
             if self._status is None:
                 return  # the loop reaps the main process and comes back
 
-    def _read(self, key: selectors.SelectorKey) -> None:
+    def _read(self, handle: int, stream: str) -> None:
         try:
-            data = os.read(key.fd, 65536)
+            data = os.read(handle, 65536)
         except BlockingIOError:
             return
-        if data:
-            self._log.add(key.data, data)
-        else:
-            self._selector.unregister(key.fileobj)
+        except OSError as problem:
+            if problem.errno != errno.EIO:  # a terminal whose last user is gone
+                raise
+            data = b""
+        if not data:
+            self._selector.unregister(handle)
+            self._outputs.discard(handle)
+            return
+        self._log.add(stream, data.replace(b"\r\n", b"\n") if self._terminal >= 0 else data)
+        head = b"\x01" if stream == "stdout" else b"\x02"
+        for session in list(self._attached):
+            try:
+                session.send(head + data)
+            except OSError:  # gone, or too slow: the job does not wait for it
+                self._leave(session)
 
     def _read_rest(self) -> None:
         """What is still in the pipes; the writers are gone."""
-        while any(key.data for key in self._selector.get_map().values()):
-            ready = [key for key, _ in self._selector.select(1.0) if key.data]
+        for key in list(self._selector.get_map().values()):
+            if key.fd not in self._outputs:
+                self._selector.unregister(key.fd)
+        while self._outputs:
+            ready = self._selector.select(1.0)
             if not ready:
                 break  # somebody outside the tree holds the pipe and says nothing
-            for key in ready:
-                self._read(key)
+            for key, _ in ready:
+                key.data()
         self._log.close()
 
     def _record(self, started: str, ending: dict[str, Any]) -> None:
-        times = {"startedAt": started, "finishedAt": _now()}
+        times = {"startedAt": started, "finishedAt": shimlog.now()}
         procfs.write_durably(self._folder / EXIT, {**ending, **times})
-
-
-class Log:
-    """Lines with time and stream, in the format of container runtimes: `TIME stdout F text`."""
-
-    def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._partial: dict[str, bytes] = {}
-
-    def add(self, stream: str, data: bytes) -> None:
-        *lines, rest = (self._partial.pop(stream, b"") + data).split(b"\n")
-        head = f"{_now()} {stream} ".encode()
-        out = [piece for line in lines for piece in _pieces(head, line)]
-        while len(rest) > LONGEST_LINE:
-            out.append(head + b"P " + rest[:LONGEST_LINE] + b"\n")
-            rest = rest[LONGEST_LINE:]
-        if rest:
-            self._partial[stream] = rest
-        self._write(b"".join(out))
-
-    def close(self) -> None:
-        """Last words without a newline are written too; then all is on the disk."""
-        for stream, rest in self._partial.items():
-            self._write(b"".join(_pieces(f"{_now()} {stream} ".encode(), rest)))
         with contextlib.suppress(OSError):
-            os.fsync(self._fd)
-        os.close(self._fd)
+            (self._folder / CONTROL).unlink()
 
-    def _write(self, data: bytes) -> None:
-        # A full disk costs log lines, never the job: it must not block on its own output.
+    # --- exec and attach
+
+    def _accept(self) -> None:
+        session, _ = self._control.accept()
+        session.setblocking(True)
+        session.settimeout(1.0)
+        try:
+            data, handles, _, _ = socket.recv_fds(session, _PACKET, 3)
+            request = json.loads(data)
+        except (OSError, ValueError):
+            session.close()
+            return
+        session.setblocking(False)
+        for handle in handles:
+            os.set_inheritable(handle, False)
+        if "exec" in request:
+            self._execute(session, request, handles)
+        else:
+            self._attached.add(session)
+            self._watch(session.fileno(), lambda: self._hear(session))
+
+    def _execute(self, session: socket.socket, request: dict[str, Any], handles: list[int]) -> None:
+        try:
+            pid = sandbox.spawn(
+                request["exec"], self._order["env"] | request.get("env", {}), self._order["cwd"],
+                (handles[0], handles[1], handles[2]), self._order,
+                terminal=bool(request.get("tty")),
+            )  # fmt: skip
+        except (OSError, IndexError) as problem:
+            ending = endings.not_started(str(request["exec"][:1]), problem)
+            self._answer(session, {"error": ending["message"], "exitCode": ending["exitCode"]})
+            return
+        finally:
+            for handle in handles:
+                os.close(handle)
+        self._executing[pid] = session
+        # The other end went away: what it started ends too.
+        self._watch(session.fileno(), lambda: self._abandon(session, pid))
+
+    def _abandon(self, session: socket.socket, pid: int) -> None:
+        self._executing.pop(pid, None)
+        self._leave(session)
+        procfs.kill([pid, *procfs.descendants(pid)])
+
+    def _hear(self, session: socket.socket) -> None:
+        try:
+            data = session.recv(_PACKET)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._leave(session)
+        elif data[0] == 0 and self._stdin >= 0 and len(self._to_stdin) < _STDIN_ROOM:
+            self._to_stdin += data[1:]
+            self._feed()
+        elif data[0] == 4 and self._terminal >= 0:
+            rows, columns = struct.unpack("!HH", data[1:5])
+            size = struct.pack("HHHH", rows, columns, 0, 0)
+            fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, size)
+        elif data[0] == 255 and self._order.get("stdinOnce"):
+            self._close_stdin = True
+            self._feed()
+
+    def _feed(self) -> None:
+        """Passes on what was typed, as far as the container takes it."""
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):
+            while self._to_stdin:
+                self._to_stdin = self._to_stdin[os.write(self._stdin, self._to_stdin) :]
+        if self._close_stdin and not self._to_stdin and self._stdin not in (-1, self._terminal):
+            os.close(self._stdin)
+            self._stdin = -1
+
+    def _answer(self, session: socket.socket, answer: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):
-            while data:
-                data = data[os.write(self._fd, data) :]
+            session.send(json.dumps(answer).encode())
+        self._leave(session)
+
+    def _leave(self, session: socket.socket) -> None:
+        self._attached.discard(session)
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(session.fileno())
+        session.close()
 
 
-def _pieces(head: bytes, line: bytes) -> list[bytes]:
-    pieces = []
-    while len(line) > LONGEST_LINE:
-        pieces.append(head + b"P " + line[:LONGEST_LINE] + b"\n")
-        line = line[LONGEST_LINE:]
-    return [*pieces, head + b"F " + line + b"\n"]
+def _listen(folder: Path) -> socket.socket:
+    """The control socket. Through a handle: paths of sockets are short, state folders may not."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with contextlib.suppress(FileNotFoundError):
+        (folder / CONTROL).unlink()
+    place = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+    try:
+        made.bind(f"/proc/self/fd/{place}/{CONTROL}")
+    finally:
+        os.close(place)
+    made.listen(16)
+    return made
+
+
+def _drain(handle: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        os.read(handle, 4096)
 
 
 def _detach(folder: Path) -> None:
     """No terminal, no pipe of the agent's; what goes wrong in here is found in `shim.err`."""
     os.chdir("/")
     null = os.open(os.devnull, os.O_RDWR)
-    errors = os.open(folder / "shim.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for target, source in ((0, null), (1, null), (2, errors)):
+    problems = os.open(folder / "shim.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for target, source in ((0, null), (1, null), (2, problems)):
         os.dup2(source, target)
-
-
-def _die_with_shim() -> None:
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
-def _ending(status: int) -> dict[str, Any]:
-    code = os.waitstatus_to_exitcode(status)
-    if code < 0:
-        return {"exitCode": 128 - code, "signal": -code, "reason": "Error", "message": ""}
-    return {"exitCode": code, "reason": "Completed" if code == 0 else "Error", "message": ""}
-
-
-def _start_failure(program: str, error: OSError) -> dict[str, Any]:
-    code = 127 if isinstance(error, FileNotFoundError) else 126
-    what = error.filename if isinstance(error.filename, str) else program
-    message = f"cannot start {program!r}: {what}: {error.strerror}"
-    return {"exitCode": code, "reason": "StartError", "message": message}
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""What controllers write on pods for the embedded agent to read."""
+"""What controllers write on pods for the embedded agent to read, and what it writes back."""
 
 from __future__ import annotations
 
@@ -9,3 +9,30 @@ HOST_IMAGE: Final = "windlass.dev/host"
 
 STOP_SIGNAL: Final = "windlass.dev/stop-signal"
 """Annotation: the signal that asks the pod's processes to end. SIGTERM when absent."""
+
+ROOT: Final = "/windlass"
+"""The pod's own folder, as pods name it. Where it really is, `ROOT_VARIABLE` says."""
+
+ROOT_VARIABLE: Final = "WINDLASS_ROOT"
+"""Environment variable, set by the agent whatever the pod says: where `ROOT` is on this node."""
+
+TEAM: Final = "/windlass/team"
+"""A hostPath below this is a folder of the namespace on the node: made when it is first named,
+kept when its pods are gone, closed to other namespaces."""
+
+PROGRESS: Final = "windlass.dev/progress"
+"""Annotation, written by the agent: what the job last said of its progress, as JSON."""
+
+PROGRESS_VARIABLE: Final = "WINDLASS_PROGRESS"
+"""Environment variable: the file that a job writes its progress to. The agent sets it if the pod
+does not."""
+
+TERMINATION_VARIABLE: Final = "WINDLASS_TERMINATION_LOG"
+"""Environment variable, set by the agent: the file for a container's last words, where it cannot
+be at `terminationMessagePath` itself. Absent on Kubernetes."""
+
+PRETEND: Final = "windlass.dev/pretend"
+"""Annotation for fake nodes: `SECONDS[:EXIT CODE]` that the pod pretends to run."""
+
+HELD: Final = "windlass.dev/held"
+"""Annotation on Nodes, written by the agent: what it can hold pods to, as JSON for people."""

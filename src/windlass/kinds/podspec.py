@@ -39,6 +39,8 @@ class EnvVarSource(Struct):
     """A value of a ConfigMap."""
     field_ref: FieldRef | None = None
     """A field of the pod itself."""
+    resource_field_ref: dict[str, Any] | None = None
+    """What a container of the pod may use: `resource`, `containerName`, `divisor`."""
 
 
 class EnvVar(Struct):
@@ -130,8 +132,28 @@ class Container(Struct):
     """Ports that it listens on."""
     volume_mounts: list[VolumeMount] | None = None
     """Volumes that it sees."""
+    image_pull_policy: str = ""
+    """When the image is pulled: Always, IfNotPresent, Never."""
     restart_policy: str | None = None
     """`Always` on an init container makes it a sidecar."""
+    stdin: bool | None = None
+    """Its standard input stays open, for attach."""
+    stdin_once: bool | None = None
+    """Its standard input ends when the first who attached leaves."""
+    tty: bool | None = None
+    """It runs on a terminal of its own."""
+    termination_message_path: str = ""
+    """The file for its last words."""
+    termination_message_policy: str = ""
+    """`FallbackToLogsOnError`: the end of its log when it left none."""
+    liveness_probe: dict[str, Any] | None = None
+    """How to find out whether it must be started again."""
+    readiness_probe: dict[str, Any] | None = None
+    """How to find out whether it can serve."""
+    startup_probe: dict[str, Any] | None = None
+    """How to find out whether it has started."""
+    lifecycle: dict[str, Any] | None = None
+    """What to do after its start and before its end."""
 
 
 class Toleration(Struct):
@@ -176,6 +198,12 @@ class PodSpec(Struct):
     """Where its priority comes from."""
     volumes: list[dict[str, Any]] | None = None
     """File trees that containers may mount."""
+    runtime_class_name: str | None = None
+    """Which container runtime."""
+    image_pull_secrets: list[dict[str, str]] | None = None
+    """Secrets with the registry's credentials."""
+    security_context: dict[str, Any] | None = None
+    """Whom its processes run as."""
     overhead: Quantities | None = None
     """What the runtime itself needs."""
     hostname: str = ""

@@ -21,7 +21,7 @@ StreamKind = Literal["exec", "attach", "portforward"]
 PROTOCOLS: dict[str, tuple[str, ...]] = {
     "exec": ("v5.channel.k8s.io", "v4.channel.k8s.io"),
     "attach": ("v5.channel.k8s.io", "v4.channel.k8s.io"),
-    "portforward": ("v4.channel.k8s.io",),
+    "portforward": ("SPDY/3.1+portforward.k8s.io",),
 }
 
 

@@ -79,6 +79,14 @@ _NODE_ANYWHERE = (
     # For pods on this node only: `podtokens` looks at the pod that is named.
     Rule(("create",), ("serviceaccounts/token",)),
     Rule(("create", "update", "patch"), ("events",)),
+    # Who else may start things here decides which user pods run as (`agent.owners`).
+    Rule(
+        READ,
+        (
+            "rolebindings.rbac.authorization.k8s.io",
+            "clusterrolebindings.rbac.authorization.k8s.io",
+        ),
+    ),
 )
 _NODE_OWN = (
     Rule(("create", "get", "update", "patch"), ("nodes", "leases.coordination.k8s.io")),

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from windlass.agent import containers, procfs, shim
+from windlass.agent import containers, procfs, shim, shimlog
 from windlass.agent.containers import Container, Order
+from windlass.agent.nursery import Nursery
+
+NURSERY = Nursery()
 
 
 @pytest.fixture
@@ -20,6 +23,17 @@ def folder(tmp_path):
         process = procfs.Process(**json.loads(record.read_text()))
         if procfs.is_alive(process):
             procfs.kill([process.pid])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nursery():
+    NURSERY.warm()
+    yield NURSERY
+    NURSERY.close()
+
+
+async def begin(container: Container, order: Order) -> None:
+    await container.start(order, NURSERY)
 
 
 def order(script: str, folder: Path, **env: str) -> Order:
@@ -41,9 +55,14 @@ async def there(path: Path) -> None:
 
 def lines(container: Container) -> list[tuple[str, str, str]]:
     """(stream, mark, text) of each line of the log."""
-    path = container.log()
-    assert path is not None
-    return [tuple(line.split(" ", 3)[1:]) for line in path.read_text().splitlines()]
+    return [tuple(line.split(" ", 3)[1:]) for line in log_text(container).splitlines()]
+
+
+def log_text(container: Container, previous: bool = False) -> str:
+    place = container.log(previous)
+    assert place is not None
+    numbers = shimlog.segments(place)
+    return "".join(shimlog.segment(place, number).read_text() for number in numbers)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +77,7 @@ def lines(container: Container) -> list[tuple[str, str, str]]:
 async def test_how_it_ended_is_on_the_disk(folder, script, code, reason):
     container = Container(folder, "main")
     assert container.observe().state == "waiting"
-    await container.start(order(script, folder))
+    await begin(container, order(script, folder))
     seen = await ended(container)
     assert (seen.state, seen.exit_code, seen.reason) == ("ended", code, reason)
     assert seen.started_at <= seen.finished_at
@@ -66,7 +85,7 @@ async def test_how_it_ended_is_on_the_disk(folder, script, code, reason):
 
 async def test_output_is_kept_with_its_stream_and_last_words_without_newline(folder):
     container = Container(folder, "main")
-    await container.start(order("echo one; echo two >&2; printf three", folder))
+    await begin(container, order("echo one; echo two >&2; printf three", folder))
     await ended(container)
     assert sorted(lines(container)) == [
         ("stderr", "F", "two"), ("stdout", "F", "one"), ("stdout", "F", "three"),
@@ -76,7 +95,7 @@ async def test_output_is_kept_with_its_stream_and_last_words_without_newline(fol
 async def test_very_long_lines_come_in_parts(folder):
     container = Container(folder, "main")
     script = f"{sys.executable} -c \"print('x' * 40000)\""
-    await container.start(order(script, folder))
+    await begin(container, order(script, folder))
     await ended(container)
     assert [(mark, len(text)) for _, mark, text in lines(container)] == [
         ("P", 16384), ("P", 16384), ("F", 40000 - 2 * 16384),
@@ -86,7 +105,7 @@ async def test_very_long_lines_come_in_parts(folder):
 async def test_output_of_many_writers_is_complete(folder):
     container = Container(folder, "main")
     script = "for i in 1 2 3 4; do (seq 1 2000) & done; wait"
-    await container.start(order(script, folder))
+    await begin(container, order(script, folder))
     await ended(container)
     assert len(lines(container)) == 8000
 
@@ -96,7 +115,7 @@ async def test_output_of_many_writers_is_complete(folder):
 )
 async def test_what_cannot_be_started_says_what_and_why(folder, argv, code):
     container = Container(folder, "main")
-    await container.start(Order(argv, {"PATH": "/bin"}, str(folder)))
+    await begin(container, Order(argv, {"PATH": "/bin"}, str(folder)))
     seen = await ended(container)
     assert (seen.exit_code, seen.reason) == (code, "StartError")
     assert argv[0] in seen.message
@@ -104,22 +123,24 @@ async def test_what_cannot_be_started_says_what_and_why(folder, argv, code):
 
 async def test_a_working_folder_that_is_not_there_is_named(folder):
     container = Container(folder, "main")
-    await container.start(Order(["true"], {"PATH": "/bin:/usr/bin"}, "/no/such/folder"))
+    await begin(container, Order(["true"], {"PATH": "/bin:/usr/bin"}, "/no/such/folder"))
     assert "/no/such/folder" in (await ended(container)).message
 
 
 async def test_the_environment_is_exactly_what_was_ordered(folder):
     container = Container(folder, "main")
-    await container.start(order("env | grep -c SECRET; echo $SECRET", folder, SECRET="a b"))
+    await begin(container, order("env | grep -c SECRET; echo $SECRET", folder, SECRET="a b"))
     await ended(container)
     assert [text for _, _, text in lines(container)] == ["1", "a b"]
-    kept = [path for path in folder.rglob("*") if path.is_file() and path.name != "log"]
+    kept = [
+        path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("log.")
+    ]
     assert not [path for path in kept if b"a b" in path.read_bytes()]
 
 
 async def test_the_shim_is_not_our_child_and_has_its_own_session(folder):
     container = Container(folder, "main")
-    await container.start(order("while :; do sleep 0.05; done", folder))
+    await begin(container, order("while :; do sleep 0.05; done", folder))
     process = container._shim(0)
     assert process is not None
     assert os.getsid(process.pid) == process.pid
@@ -129,7 +150,7 @@ async def test_the_shim_is_not_our_child_and_has_its_own_session(folder):
 async def test_stop_sends_the_signal_and_the_container_may_end_well(folder):
     container = Container(folder, "main")
     trap = "trap 'echo bye; exit 0' USR1; echo > ready; while :; do sleep 0.02; done"
-    await container.start(order(trap, folder))
+    await begin(container, order(trap, folder))
     await there(folder / "ready")
     container.stop(30, "SIGUSR1")
     seen = await ended(container)
@@ -147,7 +168,7 @@ while :; do sleep 0.02; done
 
 async def test_after_the_grace_the_whole_tree_is_killed_even_what_left_the_session(folder):
     container = Container(folder, "main")
-    await container.start(order(STUBBORN.format(here=folder), folder))
+    await begin(container, order(STUBBORN.format(here=folder), folder))
     await there(folder / "ready")
     await there(folder / "grandchild")
     container.stop(0.1, "SIGTERM")
@@ -158,7 +179,9 @@ async def test_after_the_grace_the_whole_tree_is_killed_even_what_left_the_sessi
 
 async def test_a_second_stop_with_less_grace_shortens_the_first(folder):
     container = Container(folder, "main")
-    await container.start(order("trap '' TERM; echo > ready; while :; do sleep 0.02; done", folder))
+    await begin(
+        container, order("trap '' TERM; echo > ready; while :; do sleep 0.02; done", folder)
+    )
     await there(folder / "ready")
     container.stop(3600, "SIGTERM")
     container.stop(0, "SIGTERM")
@@ -167,13 +190,13 @@ async def test_a_second_stop_with_less_grace_shortens_the_first(folder):
 
 async def test_what_the_main_process_leaves_behind_is_killed_when_it_ends(folder):
     container = Container(folder, "main")
-    await container.start(order("setsid sleep 1000 & echo $! > left; exit 4", folder))
+    await begin(container, order("setsid sleep 1000 & echo $! > left; exit 4", folder))
     assert (await ended(container)).exit_code == 4
     assert not _alive(int((folder / "left").read_text()))
 
 
 async def test_another_look_finds_a_running_container_again(folder):
-    await Container(folder, "main").start(order("while [ ! -e go ]; do sleep 0.02; done", folder))
+    await begin(Container(folder, "main"), order("while [ ! -e go ]; do sleep 0.02; done", folder))
     found = Container(folder, "main")
     assert found.observe().state == "running"
     (folder / "go").touch()
@@ -183,7 +206,7 @@ async def test_another_look_finds_a_running_container_again(folder):
 async def test_a_killed_shim_takes_its_container_along_and_says_that_it_was_lost(folder):
     container = Container(folder, "main")
     script = "setsid sleep 1000 & echo $! > left; echo $$ > main; echo > ready; wait"
-    await container.start(order(script, folder))
+    await begin(container, order(script, folder))
     await there(folder / "ready")
     process = container._shim(0)
     assert process is not None
@@ -210,7 +233,7 @@ async def test_a_pid_that_another_process_has_now_is_not_taken_for_the_shim(fold
 async def test_a_start_that_never_happened_is_done_again_in_the_same_place(folder):
     (folder / "containers" / "main" / "0").mkdir(parents=True)
     container = Container(folder, "main")
-    await container.start(order("exit 0", folder))
+    await begin(container, order("exit 0", folder))
     assert (await ended(container)).restarts == 0
 
 
@@ -223,10 +246,7 @@ async def test_of_two_shims_for_one_start_only_one_runs(folder):
     }  # fmt: skip
 
     async def launch() -> None:
-        starter = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "windlass.agent.shim", str(start), stdin=asyncio.subprocess.PIPE
-        )
-        await starter.communicate(json.dumps(body).encode())
+        await NURSERY.start(start, body)
 
     await asyncio.gather(launch(), launch(), launch())
     (folder / "go").touch()
@@ -238,11 +258,11 @@ async def test_of_two_shims_for_one_start_only_one_runs(folder):
 async def test_a_restart_keeps_the_log_of_the_start_before(folder):
     container = Container(folder, "main")
     for words in ("first", "second"):
-        await container.start(order(f"echo {words}", folder))
+        await begin(container, order(f"echo {words}", folder))
         await ended(container)
     assert container.observe().restarts == 1
-    assert "second" in container.log().read_text()
-    assert "first" in container.log(previous=True).read_text()
+    assert "second" in log_text(container)
+    assert "first" in log_text(container, previous=True)
 
 
 def _alive(pid: int) -> bool:

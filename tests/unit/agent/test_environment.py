@@ -47,7 +47,7 @@ def field(path: str) -> kubernetes.EnvVarSource:
 
 async def built(store, env=(), env_from=()) -> dict[str, str]:
     container = kubernetes.Container(name="c", env=list(env), env_from=list(env_from))
-    found = await environment.build(store, pod(), container, FACTS)
+    found = await environment.build(environment.Sources(store, "team"), pod(), container, FACTS)
     return {k: v for k, v in found.items() if k not in environment.INHERITED}
 
 
@@ -129,20 +129,3 @@ async def test_the_agents_own_environment_stays_its_own(store, monkeypatch):
 def test_the_command_sees_the_variables():
     container = kubernetes.Container(name="c", command=["run", "$(A)"], args=["--b=$(B)"])
     assert environment.command(container, {"A": "1"}) == ["run", "1", "--b=$(B)"]
-
-
-IMAGE = kubernetes.Container(name="c", image="busybox", command=["x"])
-REFUSED = {
-    "an image": (kubernetes.PodSpec(containers=[IMAGE]), "busybox"),
-    "no command": (kubernetes.PodSpec(containers=[kubernetes.Container(name="c")]), "no command"),
-    "volumes": (kubernetes.PodSpec(containers=[], volumes=[{"name": "v"}]), "spec.volumes"),
-    "init containers": (
-        kubernetes.PodSpec(containers=[], init_containers=[kubernetes.Container(name="i")]),
-        "spec.initContainers",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("spec", "word"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_run_is_refused_with_the_remedy(spec, word):
-    assert word in environment.unsupported(kubernetes.Pod(spec=spec), ("", "host"))

@@ -41,7 +41,7 @@ async def gateway(tmp_path, store):
     start.mkdir(parents=True)
     procfs.write_durably(folder / "pod.json", {"namespace": "team", "name": "p"})
     lines = ["2026-01-01T00:00:01.000000Z stdout F one", "2026-01-01T00:00:02.000000Z stderr F two"]
-    (start / "log").write_text("\n".join(lines) + "\n")
+    (start / "log.0").write_text("\n".join(lines) + "\n")
     endpoint = http.Endpoint(tmp_path / "pods", http.ensure_secret(tmp_path))
     async with endpoint.listening("127.0.0.1", 0) as port:
         await register(store, port)
@@ -119,8 +119,3 @@ async def test_without_the_secret_nothing_is_shown(tmp_path, gateway, store):
         ):
             assert answer.status == 401
     assert (tmp_path / "secret").stat().st_mode & 0o077 == 0
-
-
-async def test_sessions_are_refused_with_what_works_instead(gateway):
-    with pytest.raises(errors.MethodNotAllowed, match="kubectl logs p"):
-        await gateway.stream("exec", POD)

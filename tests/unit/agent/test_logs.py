@@ -18,9 +18,9 @@ LINES = """\
 
 @pytest.fixture
 def path(tmp_path):
-    made = tmp_path / "log"
-    made.write_text(LINES)
-    return made
+    """The folder of a start whose log has one segment."""
+    (tmp_path / "log.0").write_text(LINES)
+    return tmp_path
 
 
 async def text(path, running=lambda: False, **query) -> str:
@@ -59,7 +59,7 @@ async def test_following_reads_on_until_the_container_has_ended(path):
 
     reading = asyncio.create_task(collect())
     await asyncio.sleep(0)
-    with path.open("a") as file:
+    with (path / "log.0").open("a") as file:
         for word in ("five", "six"):
             file.write(f"2026-01-01T00:00:06.000000Z stdout F {word}\n")
             file.flush()
@@ -77,7 +77,7 @@ async def test_a_line_that_is_written_in_two_goes_is_not_torn(path):
             seen.append(piece)
             alive[0] = False
 
-    with path.open("a") as file:
+    with (path / "log.0").open("a") as file:
         reading = asyncio.create_task(collect())
         await asyncio.sleep(0)
         file.write("2026-01-01T00:00:06.000000Z stdout F ha")
@@ -90,5 +90,5 @@ async def test_a_line_that_is_written_in_two_goes_is_not_torn(path):
 
 
 async def test_an_empty_log_is_empty(tmp_path):
-    (tmp_path / "log").touch()
-    assert await text(tmp_path / "log", since=datetime.datetime.now(datetime.UTC)) == ""
+    (tmp_path / "log.0").touch()
+    assert await text(tmp_path, since=datetime.datetime.now(datetime.UTC)) == ""

@@ -8,9 +8,17 @@ from typing import Any
 import pytest
 
 from windlass.agent import containers, pods, podstatus, procfs, shim
+from windlass.agent.nursery import Nursery
 from windlass.kinds import hostpods, kubernetes, meta
 from windlass.store.embedded.api import Api
 from windlass.store.embedded.client import EmbeddedStore
+
+NURSERY = Nursery()
+CONTAINER = (
+    "env", "env_from", "volume_mounts", "resources", "working_dir", "stdin", "tty",
+    "termination_message_policy", "termination_message_path", "args",
+)  # fmt: skip
+"""Arguments of `create` that belong to the container, not to the pod."""
 
 
 class Node:
@@ -19,10 +27,11 @@ class Node:
     def __init__(self, store: EmbeddedStore, folder) -> None:
         self.store = store
         self.folder = folder
+        self.means: dict[str, Any] = {"nursery": NURSERY}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        place = pods.Place("n1", "127.0.0.1", self.folder / "pods")
+        place = pods.Place("n1", "127.0.0.1", self.folder / "pods", **self.means)
         self._task = asyncio.create_task(pods.Pods(self.store, place).run())
 
     async def stop(self) -> None:
@@ -35,7 +44,7 @@ class Node:
             name="c",
             image=spec.pop("image", hostpods.HOST_IMAGE),
             command=["sh", "-c", script.replace("{here}", str(self.folder))],
-            env_from=spec.pop("env_from", None),
+            **{name: spec.pop(name) for name in CONTAINER if name in spec},
         )
         spec = {"restart_policy": "Never", "termination_grace_period_seconds": 30, **spec}
         return await self.store.create(

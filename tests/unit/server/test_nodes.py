@@ -17,6 +17,7 @@ from windlass.store import errors
 from windlass.store.embedded.api import Api
 
 V4, V5 = "v4.channel.k8s.io", "v5.channel.k8s.io"
+SPDY = "SPDY/3.1+portforward.k8s.io"
 POD = "/api/v1/namespaces/default/pods/one"
 
 
@@ -94,7 +95,7 @@ async def test_log_options_that_make_no_sense_are_refused(nodes: Served, query: 
     [
         ("exec?command=ls&command=-l", V5, f"exec {V5} ('ls', '-l') ()"),
         ("attach", V4, f"attach {V4} () ()"),
-        ("portforward?ports=80,81", V4, f"portforward {V4} () (80, 81)"),
+        ("portforward?ports=80,81", SPDY, f"portforward {SPDY} () (80, 81)"),
     ],
 )  # fmt: skip
 async def test_sessions_run_over_a_websocket(
@@ -114,8 +115,8 @@ async def test_sessions_run_over_a_websocket(
     [
         ("exec?container=none", "v5.channel.k8s.io"),
         ("exec", "v1.nonsense"),
-        ("portforward?ports=99999", "v4.channel.k8s.io"),
-        ("portforward?ports=" + "9" * 5000, "v4.channel.k8s.io"),
+        ("portforward?ports=99999", SPDY),
+        ("portforward?ports=" + "9" * 5000, SPDY),
     ],
 )
 async def test_sessions_are_refused_before_they_are_accepted(

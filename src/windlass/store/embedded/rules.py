@@ -151,7 +151,9 @@ def updated_object(kind: type[Object], old: Json, asked: Json, subresource: str)
     _refuse_identity_change(resource, old, asked)
     metadata = _updated_metadata(resource, old["metadata"], asked["metadata"])
     if subresource == "status":
-        final = {**old, "metadata": old["metadata"]}
+        # Kubernetes lets agents write annotations of Pods and Nodes along with their status.
+        kept = metadata if resource.kind in ("Pod", "Node") else old["metadata"]
+        final = {**old, "metadata": kept}
         final.pop("status", None)
         if "status" in asked:
             final["status"] = asked["status"]
