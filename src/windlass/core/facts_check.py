@@ -7,12 +7,33 @@ node has) is no error here: it gets a verdict.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
+from typing import TypeGuard, get_args
 
-from windlass.core.facts import MOST_PRICE, Device, DeviceRequest, Facts, Node, Queue, Unit
+from windlass.core.facts import (
+    MOST_PRICE,
+    WHOLE,
+    Device,
+    DeviceRequest,
+    Facts,
+    Form,
+    Grant,
+    Node,
+    Order,
+    Pack,
+    Queue,
+    Role,
+    Running,
+    Seat,
+    Unit,
+)
 
+MOST = 1 << 53
+"""Of anything on one node or for one member: sums over thousands of nodes stay exact."""
+MOST_MEMBERS = 1 << 31
 MOST_POINTS = 1 << 30
+MOST_SECONDS = 1e15
+"""Thirty million years, from either side of the epoch."""
 
 
 class BadFacts(ValueError):
@@ -22,22 +43,30 @@ class BadFacts(ValueError):
 def refuse_bad(facts: Facts) -> None:
     _refuse_twice("node", (node.name for node in facts.nodes))
     _refuse_twice("queue", (queue.name for queue in facts.queues))
+    _refuse_twice("level", facts.levels)
     running = [each.unit for each in facts.running]
     _refuse_twice("unit", (unit.key for unit in (*facts.waiting, *running)))
     for node in facts.nodes:
         refuse_bad_node(node)
     for queue in facts.queues:
         refuse_bad_queue(queue)
-    for unit in (*facts.waiting, *running):
+    for unit in facts.waiting:
         refuse_bad_unit(unit)
+    for each in facts.running:
+        refuse_bad_running(each)
+    for nomination in facts.nominations:
+        refuse_bad_seats(f"nomination of {nomination.unit}", nomination.seats)
+    for reservation in facts.reservations:
+        what = f"reservation of {reservation.unit}"
+        refuse_bad_seats(what, reservation.seats)
+        _refuse_time(what, "start", reservation.start)
 
 
 def refuse_bad_node(node: Node) -> None:
     what = f"node {node.name}"
     _refuse_amounts(what, node.allocatable)
     _refuse_amounts(what, node.attach_limits)
-    if not math.isfinite(node.ready_in):
-        raise BadFacts(f"{what}: ready_in is {node.ready_in!r}; it must be seconds")
+    _refuse_seconds(what, "ready_in", node.ready_in)
     if not _is_count(node.price) or node.price > MOST_PRICE:
         raise BadFacts(f"{what}: price is {node.price!r}; it must be billionths, 0 or more")
     _refuse_twice(f"{what}: device", (device.id for device in node.devices))
@@ -51,29 +80,70 @@ def refuse_bad_queue(queue: Queue) -> None:
         _refuse_amounts(what, amounts)
     if not _is_count(queue.weight) or queue.weight < 1:
         raise BadFacts(f"{what}: weight is {queue.weight!r}; it must be 1 or more")
-    if not math.isfinite(queue.past_use) or queue.past_use < 0:
-        raise BadFacts(f"{what}: past use is {queue.past_use!r}; it must be 0 or more")
+    _refuse_amounts(what, {"reserve": queue.reserve})
+    _refuse_seconds(what, "past use", queue.past_use)
+    _refuse_seconds(what, "min_runtime", queue.min_runtime)
+    if queue.max_priority is not None:
+        _refuse_priority(what, queue.max_priority)
+    if queue.order not in get_args(Order):
+        raise BadFacts(f"{what}: there is no order {queue.order!r}")
 
 
 def refuse_bad_unit(unit: Unit) -> None:
     what = f"unit {unit.key}"
     _refuse_twice(f"{what}: role", (role.name for role in unit.roles))
     for role in unit.roles:
-        if not (_is_count(role.least) and _is_count(role.most) and role.least <= role.most):
-            raise BadFacts(f"{what}: role {role.name} wants {role.least} to {role.most} members")
-        _refuse_amounts(what, role.needs)
-        _refuse_amounts(what, dict(role.attach))
-        for request in role.devices:
-            _refuse_bad_request(what, request)
-        for liked in role.prefers:
-            if not _is_count(abs(liked.points)) or abs(liked.points) >= MOST_POINTS:
-                raise BadFacts(f"{what}: role {role.name} gives {liked.points!r} points to a node")
-    for name, seconds in (("submitted", unit.submitted), ("not_before", unit.not_before)):
-        if not math.isfinite(seconds):
-            raise BadFacts(f"{what}: {name} is {seconds!r}; it must be a time")
-    for name, time in (("expected", unit.expected), ("attained", unit.attained)):
-        if time is not None and not (math.isfinite(time) and time >= 0):
-            raise BadFacts(f"{what}: {name} is {time!r}; it must be 0 seconds or more")
+        _refuse_bad_role(what, role)
+    _refuse_priority(what, unit.priority)
+    for name, moment in (("submitted", unit.submitted), ("not_before", unit.not_before)):
+        _refuse_time(what, name, moment)
+    for name, seconds in (("expected", unit.expected), ("attained", unit.attained)):
+        if seconds is not None:
+            _refuse_seconds(what, name, seconds)
+    if unit.pack not in get_args(Pack):
+        raise BadFacts(f"{what}: there is no way to pack {unit.pack!r}")
+
+
+def refuse_bad_running(running: Running) -> None:
+    refuse_bad_unit(running.unit)
+    what = f"unit {running.unit.key}"
+    refuse_bad_seats(what, running.seats)
+    times = {
+        "started": running.started,
+        "expected_end": running.expected_end,
+        "protected_until": running.protected_until,
+        "checkpoint_at": running.checkpoint_at,
+    }
+    for name, moment in times.items():
+        if moment is not None:
+            _refuse_time(what, name, moment)
+
+
+def refuse_bad_seats(what: str, seats: Iterable[Seat]) -> None:
+    seats = tuple(seats)
+    for seat in seats:
+        _refuse_amounts(f"{what}: member of {seat.role}", {"index": seat.index})
+        for grant in seat.grants:
+            _refuse_bad_grant(what, grant)
+    _refuse_twice(f"{what}: member", (f"{seat.role}/{seat.index}" for seat in seats))
+
+
+def _refuse_bad_role(what: str, role: Role) -> None:
+    counts = _is_count(role.least) and _is_count(role.most) and role.most <= MOST_MEMBERS
+    if not counts or role.least > role.most:
+        raise BadFacts(f"{what}: role {role.name} wants {role.least} to {role.most} members")
+    _refuse_amounts(what, role.needs)
+    _refuse_amounts(what, dict(role.attach))
+    for request in role.devices:
+        _refuse_bad_request(what, request)
+    for liked in role.prefers:
+        if not _is_whole(liked.points) or abs(liked.points) >= MOST_POINTS:
+            raise BadFacts(f"{what}: role {role.name} gives {liked.points!r} points to a node")
+    for term in role.affinities:
+        if not _is_whole(term.weight) or abs(term.weight) >= MOST_POINTS:
+            raise BadFacts(f"{what}: an affinity has the weight {term.weight!r}")
+    for spread in role.spreads:
+        _refuse_amounts(f"{what}: spread", {"skew": spread.skew, "min_domains": spread.min_domains})
 
 
 def _refuse_bad_device(what: str, device: Device) -> None:
@@ -83,9 +153,14 @@ def _refuse_bad_device(what: str, device: Device) -> None:
     )
     if device.compute == 0:
         raise BadFacts(f"{what}: device {device.id} has no compute; give it at least 1")
+    if not _is_whole(device.numa) or abs(device.numa) > MOST:
+        raise BadFacts(f"{what}: device {device.id} is on the NUMA node {device.numa!r}")
     for profile in device.profiles:
+        name = f"{what}: device {device.id}: profile {profile.name}"
+        _refuse_amounts(name, {"slices": profile.slices, "compute": profile.compute})
         if profile.slices < 1 or any(
-            not 0 <= start <= device.slices - profile.slices for start in profile.starts
+            not _is_count(start) or start > device.slices - profile.slices
+            for start in profile.starts
         ):
             raise BadFacts(
                 f"{what}: device {device.id} has {device.slices} slices; profile {profile.name} "
@@ -105,18 +180,55 @@ def _refuse_bad_request(what: str, request: DeviceRequest) -> None:
         raise BadFacts(
             f"{what}: {request.kind} in the form {request.form} cannot be {request.count}"
         )
-    if request.compute > 1000:
+    if request.compute > WHOLE:
         raise BadFacts(f"{what}: {request.compute} thousandths of one {request.kind} is too much")
+    if request.ratio > WHOLE:
+        raise BadFacts(f"{what}: 1:{request.ratio} of one {request.kind} is too little")
+
+
+def _refuse_bad_grant(what: str, grant: Grant) -> None:
+    where = f"{what}: device {grant.device}"
+    amounts = {
+        "compute": grant.compute,
+        "memory": grant.memory,
+        "ratio": grant.ratio,
+        "start": grant.start,
+    }
+    _refuse_amounts(where, amounts)
+    if grant.form not in get_args(Form):
+        raise BadFacts(f"{where}: there is no form {grant.form!r}")
+    if (grant.form == "ratio") != (grant.ratio > 0) or grant.ratio > WHOLE:
+        raise BadFacts(f"{where}: held in the form {grant.form} with the ratio {grant.ratio}")
+
+
+def _refuse_priority(what: str, priority: object) -> None:
+    if not _is_whole(priority) or abs(priority) > MOST:
+        raise BadFacts(f"{what}: priority is {priority!r}; it must be a whole number")
+
+
+def _refuse_time(what: str, name: str, moment: float) -> None:
+    if not abs(moment) <= MOST_SECONDS:
+        raise BadFacts(f"{what}: {name} is {moment!r}; it must be a time")
+
+
+def _refuse_seconds(what: str, name: str, seconds: float) -> None:
+    if not 0 <= seconds <= MOST_SECONDS:
+        raise BadFacts(f"{what}: {name} is {seconds!r}; it must be 0 seconds or more")
 
 
 def _refuse_amounts(what: str, amounts: Mapping[str, int]) -> None:
     for name, amount in amounts.items():
-        if not _is_count(amount):
+        # Written out: it is asked for every device and every member.
+        if type(amount) is not int or not 0 <= amount <= MOST:
             raise BadFacts(f"{what}: {name} is {amount!r}; it must be a whole number, 0 or more")
 
 
 def _is_count(amount: object) -> bool:
-    return isinstance(amount, int) and not isinstance(amount, bool) and 0 <= amount < 1 << 62
+    return _is_whole(amount) and 0 <= amount <= MOST
+
+
+def _is_whole(number: object) -> TypeGuard[int]:
+    return isinstance(number, int) and not isinstance(number, bool)
 
 
 def _refuse_twice(what: str, names: Iterable[str]) -> None:

@@ -325,7 +325,7 @@ def apply(snapshot: Snapshot, events: Iterable[Event]) -> Snapshot:
                 facts_check.refuse_bad_unit(unit)
                 snapshot.put_waiting(unit)
             case Holds(running):
-                facts_check.refuse_bad_unit(running.unit)
+                facts_check.refuse_bad_running(running)
                 snapshot.put_running(running)
                 snapshot.nominations.pop(running.unit.key, None)
             case Gone(key, ran):

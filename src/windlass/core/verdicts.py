@@ -224,7 +224,8 @@ def _scarcest(cycle: Cycle, role: Role) -> tuple[str, int, int]:
 
 def moment(seconds: float) -> str:
     """Rounded up to the second: the words never promise more than the number."""
-    moment = datetime.datetime.fromtimestamp(math.ceil(seconds), datetime.UTC)
+    last = datetime.datetime.max.replace(microsecond=0, tzinfo=datetime.UTC).timestamp()
+    moment = datetime.datetime.fromtimestamp(math.ceil(min(seconds, last)), datetime.UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -20,6 +20,7 @@ from windlass.core.facts import (
     Profile,
     Queue,
     Requirement,
+    Reservation,
     Role,
     Running,
     Seat,
@@ -225,6 +226,21 @@ BAD = [
     (Facts(waiting=(unit("u", expected=math.nan),)), "expected is nan"),
     (Facts(waiting=(Unit("u", "q", (Role("w", 1, 1, {}, (DeviceRequest("gpu", 0),)),)),)),
      "cannot be 0"),
+    (Facts((Node("n", {}, price=-1),)), "node n: price is -1"),
+    (Facts((Node("n", {}, ready_in=math.nan),)), "node n: ready_in is nan"),
+    (Facts((Node("n", {"cpu": 1 << 60}),)), "node n: cpu is 1152921504606846976"),
+    (Facts(levels=("rack", "rack")), "level 'rack' is there twice"),
+    (Facts(queues=(Queue("q", order="best"),)), "queue q: there is no order 'best'"),  # type: ignore[arg-type]
+    (Facts(queues=(Queue("q", min_runtime=math.inf),)), "queue q: min_runtime is inf"),
+    (Facts(waiting=(unit("u", priority=1.5),)), "unit u: priority is 1.5"),
+    (Facts(waiting=(unit("u", pack="tight"),)), "unit u: there is no way to pack 'tight'"),
+    (Facts(running=(Running(unit("u"), (), math.nan),)), "unit u: started is nan"),
+    (Facts(running=(Running(unit("u"), (), 0.0, math.inf),)), "unit u: expected_end is inf"),
+    (Facts(running=(Running(unit("u"), (Seat("w", 0, "n"),) * 2, 0.0),)),
+     "unit u: member 'w/0' is there twice"),
+    (Facts(running=(Running(unit("u"), (Seat("w", 0, "n", (Grant("g", memory=-1),)),), 0.0),)),
+     "unit u: device g: memory is -1"),
+    (Facts(reservations=(Reservation("u", math.nan, ()),)), "reservation of u: start is nan"),
 ]  # fmt: skip
 
 

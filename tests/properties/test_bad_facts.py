@@ -1,0 +1,90 @@
+"""Whatever is wrong with the facts, it is refused in words or decided: nothing breaks half way."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, note
+from hypothesis import strategies as st
+
+from tests.properties import generators
+from tests.properties.settings import SOAK, cases
+from windlass.core import cycle, explain, facts_check, state
+from windlass.core.facts import Facts
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600 if SOAK else 240)]
+
+_NUMBERS = (-1, 0, 1, 1 << 31, 1 << 62, 1 << 70, math.nan, math.inf, -math.inf, 1.5, 1e308, True)
+_NUMERIC = re.compile("int|float")
+_WORDS = ("", "other", "n0", "node", "gpu", "x" * 300, "a/b", "\x00")
+"""Of the kinds that JSON could bring, none of which a person means."""
+
+
+def spoiled(value: Any, dice: random.Random) -> Any:
+    """The same with one thing in it changed to something odd."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        field = dice.choice(dataclasses.fields(value))
+        if getattr(value, field.name) is None and not _NUMERIC.search(str(field.type)):
+            return value
+        return dataclasses.replace(value, **{field.name: spoiled(getattr(value, field.name), dice)})
+    if isinstance(value, tuple) and value and dice.randrange(5):
+        at = dice.randrange(len(value))
+        return (*value[:at], spoiled(value[at], dice), *value[at + 1 :])
+    if isinstance(value, tuple):
+        return dice.choice(((), value + value, value[::-1]))
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float) or value is None:
+        return dice.choice(_NUMBERS)
+    if isinstance(value, Mapping):
+        name = dice.choice((*value, "", "cpu", "gpu"))
+        return {**value, name: dice.choice(_NUMBERS)} if _counts(value) else {**value, name: "x"}
+    if isinstance(value, frozenset):
+        return frozenset((*value, dice.choice(_WORDS)))
+    return dice.choice(_WORDS)
+
+
+def _counts(value: Mapping[str, Any]) -> bool:
+    return not any(isinstance(each, str) for each in value.values())
+
+
+@cases(400, 20_000)
+@given(generators.facts(most_nodes=4, most_units=6), st.integers(0, 1 << 32))
+def test_facts_with_something_odd_in_them_are_refused_or_decided(facts: Facts, seed: int) -> None:
+    dice = random.Random(seed)
+    for _ in range(dice.choice((1, 1, 2))):
+        facts = spoiled(facts, dice)
+    note(repr(facts))
+    try:
+        snapshot = state.build(facts)
+    except facts_check.BadFacts:
+        return
+    decision = cycle.decide(snapshot, 100.0)
+    told = {verdict.unit for verdict in decision.verdicts}
+    told |= {placement.unit for placement in decision.placements}
+    assert told >= set(snapshot.waiting)
+    if snapshot.waiting:
+        assert explain.explain(snapshot, min(snapshot.waiting), 100.0).sentences()
+
+
+@cases(200, 5_000)
+@given(generators.facts(most_nodes=4, most_units=6), st.integers(0, 1 << 32))
+def test_an_odd_event_is_refused_and_changes_nothing_or_is_followed(
+    facts: Facts, seed: int
+) -> None:
+    snapshot = state.build(facts)
+    event = spoiled(generators.event(facts, seed), random.Random(seed))
+    note(repr(event))
+    before = snapshot.facts()
+    try:
+        state.apply(snapshot, [event])
+    except facts_check.BadFacts:
+        assert snapshot.facts() == before
+    fresh = cycle.decide(state.build(snapshot.facts(), snapshot.history), 100.0)
+    assert repr(cycle.decide(snapshot, 100.0)) == repr(fresh)
