@@ -27,6 +27,7 @@ from windlass.core.place import Failure, Scene, Work
 from windlass.core.state import Snapshot
 from windlass.kinds.reasons import Reason
 
+Rule = Literal["", "limit", "guarantee"]
 Kind = Literal["topology", "members", "devices", "model", "quota", "ends", "nodes"]
 
 MOST_TRIES = 40
@@ -45,6 +46,12 @@ class Change:
     """The units that end, the nodes that come, the queue that may use more, the model."""
     amount: int = 0
     """Members or devices per member that fit, or how much more the queue must be allowed."""
+    role: str = ""
+    """Whose members or devices would be fewer, or whose devices of another model."""
+    resource: str = ""
+    """What there would be less or more of."""
+    rule: Rule = ""
+    """What of the queue would have to be raised."""
 
 
 class Lab:
@@ -111,8 +118,10 @@ def nearest(lab: Lab, verdict: Verdict, wanted: Sequence[str]) -> Iterator[Chang
     yield from _fewer_members(lab)
     yield from _fewer_devices(lab)
     yield from _other_models(lab)
-    if verdict.reason not in (Reason.IMPOSSIBLE, Reason.WAITING_FOR_QUOTA):
-        yield from _after_ends(lab)
+    if verdict.reason is Reason.WAITING_FOR_QUOTA:
+        yield from _after(lab, _who_frees_quota(lab, verdict))
+    elif verdict.reason is not Reason.IMPOSSIBLE:
+        yield from _after(lab, first_ends(lab))
     if wanted and lab.tries > 0 and lab.starts(lab.with_nodes(wanted)):
         names = ", ".join(wanted)
         yield Change("nodes", f"it would start if {names} were there", tuple(wanted))
@@ -155,7 +164,7 @@ def _fewer_members(lab: Lab) -> Iterator[Change]:
         if fits:
             yield Change(
                 "members", f"it would start with {fits} {role.name} instead of {role.least}",
-                (role.name,), fits,
+                (role.name,), fits, role.name,
             )  # fmt: skip
 
 
@@ -175,7 +184,7 @@ def _fewer_devices(lab: Lab) -> Iterator[Change]:
                     "devices",
                     f"it would start with {fits} {request.kind} per {role.name} instead of "
                     f"{request.count}",
-                    (request.kind,), fits,
+                    (request.kind,), fits, role.name, request.kind,
                 )  # fmt: skip
 
 
@@ -191,7 +200,7 @@ def _other_models(lab: Lab) -> Iterator[Change]:
                 unit = _with_role(lab.unit, _with_request(role, at, asked))
                 if lab.starts(lab.with_unit(unit)):
                     words = f"it would start if it accepted {model} besides {request.models[-1]}"
-                    yield Change("model", words, (model,))
+                    yield Change("model", words, (model,), 0, role.name, request.kind)
 
 
 def _models(lab: Lab, request: DeviceRequest) -> list[str]:
@@ -214,10 +223,10 @@ def _with_request(role: Role, at: int, request: DeviceRequest) -> Role:
 
 def _more_quota(lab: Lab, verdict: Verdict) -> Iterator[Change]:
     """Raises what stands in the way, queue by queue, each time by just what is missing."""
-    world, raised = lab.snapshot, list[tuple[str, str, str, int]]()
+    world, raised = lab.snapshot, list[tuple[str, Rule, str, int]]()
     told: Verdict | None = verdict
     while told is not None and told.reason is Reason.WAITING_FOR_QUOTA and lab.tries > 0:
-        rule = "limit" if told.resource in world.queues[told.queue].limit else "guarantee"
+        rule: Rule = "limit" if told.resource in world.queues[told.queue].limit else "guarantee"
         if (raised and raised[-1][:3] == (told.queue, rule, told.resource)) or not told.deficit:
             return  # more of it does not help
         raised.append((told.queue, rule, told.resource, told.deficit))
@@ -228,7 +237,7 @@ def _more_quota(lab: Lab, verdict: Verdict) -> Iterator[Change]:
         words = (
             f"it would start with {verdicts.told(resource, amount)} more {rule} in queue {queue}"
         )
-        yield Change("quota", words, (queue,), amount)
+        yield Change("quota", words, (queue,), amount, "", resource, rule)
     elif told is None:
         parts = [f"{verdicts.told(r, n)} more {rule} in queue {q}" for q, rule, r, n in raised]
         yield Change(
@@ -247,8 +256,7 @@ def _raised(queue: Queue, rule: str, resource: str, amount: int) -> Queue:
 # --- of who runs --------------------------------------------------------------------------------
 
 
-def _after_ends(lab: Lab) -> Iterator[Change]:
-    ends = first_ends(lab)
+def _after(lab: Lab, ends: Sequence[Running]) -> Iterator[Change]:
     if ends and lab.tries > 0 and lab.starts(lab.without_units(r.unit.key for r in ends)):
         names = tuple(each.unit.key for each in ends)
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
@@ -256,19 +264,44 @@ def _after_ends(lab: Lab) -> Iterator[Change]:
         yield Change("ends", f"it would start when {shown} {verb}", names)
 
 
-def first_ends(lab: Lab) -> list[Running]:
-    """The first running units, by expected end, whose room the unit needs; none if unknown."""
-    known = sorted(
-        (r for r in lab.snapshot.running.values() if r.expected_end is not None),
-        key=lambda running: (running.expected_end, running.unit.key),
+def _by_end(running: Iterable[Running]) -> list[Running]:
+    """Who probably ends first: those who said or were predicted when, then the oldest. Pods that
+    others placed are not waited for."""
+    return sorted(
+        (each for each in running if each.unit.kin is not None),
+        key=lambda r: (
+            r.expected_end is None,
+            r.started if r.expected_end is None else r.expected_end,
+            r.unit.key,
+        ),
     )[:MOST_ENDS]
-    if not known or not _fits_without(lab, known):
+
+
+def _who_frees_quota(lab: Lab, verdict: Verdict) -> list[Running]:
+    """The first units to end that hold enough of what the queue is short of."""
+    tree, needed, missing = lab.snapshot.tree, list[Running](), verdict.deficit
+    for running in _by_end(lab.snapshot.running.values()):
+        name = running.unit.queue
+        held = lab.snapshot.held[running.unit.key].get(verdict.resource, 0)
+        if not held or name not in tree.queues or verdict.queue not in tree.path(name):
+            continue
+        needed.append(running)
+        missing -= held
+        if missing <= 0:
+            return needed
+    return []
+
+
+def first_ends(lab: Lab) -> list[Running]:
+    """The first running units, in the order of their ends, whose room the unit needs."""
+    ranked = _by_end(lab.snapshot.running.values())
+    if not ranked or not _fits_without(lab, ranked):
         return []
-    low, high = 1, len(known)
+    low, high = 1, len(ranked)
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if _fits_without(lab, known[:middle]) else (middle + 1, high)
-    needed = known[:low]
+        low, high = (low, middle) if _fits_without(lab, ranked[:middle]) else (middle + 1, high)
+    needed = ranked[:low]
     for each in list(needed):  # those whose end does not matter are not named
         fewer = [other for other in needed if other is not each]
         if len(needed) <= 32 and _fits_without(lab, fewer):

@@ -166,8 +166,9 @@ def _start(done: Cycle, lab: Lab, verdict: Verdict | None, found: tuple[Change, 
         return Start(lab.unit.not_before, "predicted", "nothing else may take its room until then")
     ends = next((change.names for change in found if change.kind == "ends"), ())
     last = [done.snapshot.running[name].expected_end for name in ends]
-    if last:
-        at = max(end for end in last if end is not None)
+    known = [end for end in last if end is not None]
+    if last and len(known) == len(last):
+        at = max(known)
         who = f"{len(ends)} running unit{'s' if len(ends) > 1 else ''}"
         return Start(max(at, done.now), "predicted", f"{who} end when expected, nobody passes it")
     if verdict.reason is Reason.IMPOSSIBLE:

@@ -204,3 +204,40 @@ def test_explaining_changes_nothing() -> None:
 def test_a_unit_that_does_not_wait_is_not_explained() -> None:
     with pytest.raises(KeyError):
         told(Facts((gpu_node("n"),), (Queue("q"),)), "nobody")
+
+
+def test_who_must_end_for_a_quota_is_named_too() -> None:
+    """The first to end whose share suffices; others in the queue and other queues are not."""
+    facts = Facts(
+        (gpu_node("n", 8),),
+        (Queue("q", limit={"gpu": 4000}), Queue("p")),
+        running=(
+            running(job("late", gpu=1), "n", range(1), NOW + 900),
+            running(job("soon", gpu=2), "n", range(1, 3), NOW + 60),
+            running(job("other", gpu=2, queue="p"), "n", range(3, 5), NOW + 1),
+        ),
+        waiting=(job("me", gpu=3),),
+    )
+    found = told(facts)
+    assert kinds(found)["ends"] == "it would start when soon ends"
+    assert kinds(found)["quota"] == "it would start with 2 gpu more limit in queue q"
+    assert (found.start.at, found.start.sure) == (NOW + 60, "predicted")
+
+
+def test_those_of_whom_nobody_knows_the_end_are_named_without_a_time() -> None:
+    facts = Facts(
+        (gpu_node("n"),), (Queue("q"),),
+        running=(running(job("forever", gpu=4), "n", range(4)),), waiting=(job("me"),),
+    )  # fmt: skip
+    found = told(facts)
+    assert kinds(found)["ends"] == "it would start when forever ends"
+    assert (found.start.at, found.start.sure) == (None, "unknown")
+
+
+def test_pods_that_others_placed_are_not_waited_for() -> None:
+    service = dataclasses.replace(job("pod/x", gpu=4, queue=""), kin=None)
+    facts = Facts(
+        (gpu_node("n"),), (Queue("q"),),
+        running=(running(service, "n", range(4)),), waiting=(job("me"),),
+    )  # fmt: skip
+    assert "ends" not in kinds(told(facts))
