@@ -71,7 +71,7 @@ class Lab:
         done = cycle.run(changed, self.now, self.policy)
         if self.unit.key in done.placements:
             return None
-        return done.verdicts[self.unit.key]
+        return done.verdict_of(self.unit.key)
 
     def with_unit(self, unit: Unit) -> Snapshot:
         twin = copy.copy(self.snapshot)

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from windlass.core import (
+    alike,
     amounts,
     elastic,
     models,
@@ -101,12 +102,15 @@ class Cycle:
         self.nominations: dict[str, Nomination] = {}
         self.reservations: list[shadows.Held] = []
         self.verdicts: dict[str, Verdict] = {}
-        self.turn_of: dict[str, int] = {}
-        """Who was considered as which, counted from 1."""
+        self.unresolved = False
+        """Whether some search ended at its budget."""
+        self.turn: list[str] = []
+        """Who was considered, one after another."""
         self.wanted: list[Wanted] = []
         self.wake: list[float] = []
         self.desk = preempt.Desk()
         self._stuck: dict[object, Stuck] = {}
+        self.memory = alike.Memory()
         self._blocked: set[tuple[str, str]] = set()
         """(strict queue, resource class) whose head waits."""
         self.ledger = releases.Ledger(snapshot.releases)
@@ -145,6 +149,7 @@ class Cycle:
 
     def hold(self, unit: Unit, seats: Sequence[Seat]) -> None:
         """Takes room that is promised, whether or not others still sit on it."""
+        self.memory.moves += 1
         roles = {role.name: role for role in unit.roles}
         for seat in seats:
             self.scene.cluster.occupy(roles[seat.role], seat)
@@ -157,9 +162,12 @@ class Cycle:
     def turns(self) -> Iterator[Unit]:
         """Waiting units, always the head of the queue whose turn it is."""
         lines = {
-            name: iter(self.snapshot.line(name, self.standing))
-            for name in sorted({unit.queue for unit in self.snapshot.waiting.values()})
+            name: iter(self.snapshot.line(name, self.standing)) for name in self.snapshot.lines()
         }
+        if len(lines) == 1:
+            for line in lines.values():
+                yield from line
+            return
         turns: list[tuple[tuple[int, ...], str, Unit]] = []
         for name in lines:
             self._queue_up(turns, lines, name)
@@ -168,7 +176,6 @@ class Cycle:
             if name in self.tree.queues and rank < (now := self._rank(name, unit)):
                 heapq.heappush(turns, (now, name, unit))  # others moved meanwhile: look again
                 continue
-            self.turn_of[unit.key] = len(self.turn_of) + 1
             yield unit
             self._queue_up(turns, lines, name)
 
@@ -188,39 +195,59 @@ class Cycle:
 
     def consider(self, unit: Unit) -> None:
         """One waiting unit: it starts, or somebody makes room, or it gets a verdict."""
-        if unit.key in self.placements or unit.key in self.nominations:
+        key = unit.key
+        self.turn.append(key)
+        if key in self.placements or key in self.nominations:
+            return
+        known = alike.told(self, unit)
+        if known is not None:
+            self.verdicts[key] = known
             return
         promise = reserve.lift(self, unit)
+        before = self.memory.moves
+        verdict = self._verdict(unit, promise)
+        if verdict is None:
+            return
+        self.verdicts[key] = verdict
+        self.unresolved |= not verdict.resolved
+        if promise is None and self.memory.moves == before:
+            alike.remember(self, unit, verdict)
+
+    def _verdict(self, unit: Unit, promise: shadows.Held | None) -> Verdict | None:
+        """Why it waits; None: it starts, or room is being freed for it."""
         refusal = self._refusal(unit)
         if refusal is not None:
-            self.verdicts[unit.key] = refusal
-            return
+            return refusal
+        if promise is None and (unit.queue, self.resource_class(unit)) in self._blocked:
+            return verdicts.behind(unit)
         narrowed = models.permitted(self.scene.cluster, self.tree, unit)
         if isinstance(narrowed, Shortage):
-            self._wait(unit, verdicts.over_quota(unit, narrowed))
-            return
-        shortage = self.tree.shortage(unit.queue, self.need(unit), firm=not unit.preemptible)
-        if shortage is not None:
-            if not preempt.within_queue(self, narrowed, shortage):
-                self._wait(unit, verdicts.over_quota(unit, shortage))
-            return
-        self._find_room(narrowed, promise)
+            shortage = narrowed
+        else:
+            found = self.tree.shortage(unit.queue, self.need(unit), firm=not unit.preemptible)
+            if found is None:
+                return self._find_room(narrowed, promise)
+            if preempt.within_queue(self, narrowed, found):
+                return None
+            shortage = found
+        reserve.keep(self, promise)
+        return self._wait(unit, verdicts.over_quota(unit, shortage))
 
-    def _find_room(self, unit: Unit, promise: shadows.Held | None) -> None:
+    def _find_room(self, unit: Unit, promise: shadows.Held | None) -> Verdict | None:
         """For a unit that its quotas let start."""
         beside = reserve.crossed(self, unit, self.expected_end(unit))
         kept = reserve.shortage(self, unit, self.need(unit), beside) if beside else None
         if kept is not None:
-            self._wait(unit, verdicts.over_quota(unit, kept))
-            return
+            reserve.keep(self, promise)
+            return self._wait(unit, verdicts.over_quota(unit, kept))
         failure = self.start(unit)
         if failure is None or reserve.claim(self, unit, promise):
-            return
+            return None
         if preempt.make_room(self, unit, failure):
-            return
+            return None
         verdict = preempt.with_remark(self, verdicts.no_room(self, unit, failure))
-        held = reserve.reserve(self, unit, promise) if self.may_reserve(unit) else None
-        self._wait(unit, verdicts.promised(verdict, held.start) if held else verdict)
+        held = reserve.reserve(self, unit, promise)
+        return self._wait(unit, verdicts.promised(verdict, held.start) if held else verdict)
 
     def _refusal(self, unit: Unit) -> Verdict | None:
         """What forbids the unit to start whatever is free."""
@@ -236,8 +263,6 @@ class Cycle:
         if unit.not_before > self.now:
             self.wake.append(unit.not_before)
             return verdicts.not_yet(unit)
-        if (unit.queue, self.resource_class(unit)) in self._blocked:
-            return verdicts.behind(unit)
         return None
 
     def start(self, unit: Unit) -> Failure | None:
@@ -274,6 +299,7 @@ class Cycle:
 
     def commit(self, unit: Unit, seats: tuple[Seat, ...]) -> None:
         """The unit starts on seats that are already taken from the cluster."""
+        self.memory.moves += 1
         self.scene.cluster.settle()
         held = amounts.of_seats(self.scene.cluster, unit.roles, seats)
         self.tree.add(unit.queue, held, firm=not unit.preemptible)
@@ -284,10 +310,10 @@ class Cycle:
         self.scene.crowd.seat(unit, seats)
         reserve.also_take(self, unit, seats, end)
 
-    def _wait(self, unit: Unit, verdict: Verdict) -> None:
-        self.verdicts[unit.key] = verdict
+    def _wait(self, unit: Unit, verdict: Verdict) -> Verdict:
         if self.tree.queues[unit.queue].strict:
             self._blocked.add((unit.queue, self.resource_class(unit)))
+        return verdict
 
     # --- what the steps share
 
@@ -331,14 +357,6 @@ class Cycle:
             seconds = self.standing.predictor.expected(unit)
         return None if seconds is None else self.now + seconds
 
-    def may_reserve(self, unit: Unit) -> bool:
-        """The first blocked heads of a queue get a promise, no more than its policy says."""
-        given = sum(
-            held.unit.queue == unit.queue and reserve.binds(self, unit, held)
-            for held in self.reservations
-        )
-        return given < self.queue_of(unit).reserve
-
     def _kind(
         self, unit: Unit, wishes: Sequence[Wish], beside: Sequence[shadows.Held], model: str
     ) -> object:
@@ -365,20 +383,33 @@ class Cycle:
             shares[unit.queue, unit.user] = shares.get((unit.queue, unit.user), 0) + part
         return shares
 
-    def decision(self) -> Decision:
+    @property
+    def turn_of(self) -> dict[str, int]:
+        """Who was considered as which, counted from 1."""
+        return {key: number for number, key in enumerate(self.turn, start=1)}
+
+    def verdict_of(self, key: str) -> Verdict:
+        """What a unit that waits is told."""
+        return alike.addressed(self.verdicts[key], key)
+
+    def decision(self, *, told: bool = True) -> Decision:
+        """The answer; without verdicts if nobody is to be `told`."""
         for held in self.reservations:
             self.wake.append(held.reservation.start)
-        ordered = sorted(self.verdicts.values(), key=lambda verdict: verdict.unit)
         return Decision(
             placements=tuple(self.placements.values()),
             evictions=tuple(self.evictions),
             nominations=tuple(self.nominations.values()),
             reservations=tuple(held.reservation for held in self.reservations),
             wanted=tuple(self.wanted),
-            verdicts=tuple(v for v in ordered if v.unit not in self.placements),
+            verdicts=tuple(self._verdicts()) if told else (),
             wake_at=min((at for at in self.wake if at > self.now), default=None),
             operations=self.policy.operations - self.work.left,
         )
+
+    def _verdicts(self) -> Iterator[Verdict]:
+        for key in sorted(self.verdicts.keys() - self.placements.keys()):
+            yield self.verdict_of(key)
 
 
 def _as_told_to(failure: Failure, wishes: Sequence[Wish]) -> Failure:

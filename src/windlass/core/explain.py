@@ -89,7 +89,7 @@ def explain(
     unit = snapshot.waiting[key]
     done = cycle.run(snapshot, now, policy)
     line = [each.key for each in snapshot.line(unit.queue, done.standing)]
-    verdict = None if key in done.placements else done.verdicts[key]
+    verdict = None if key in done.placements else done.verdict_of(key)
     lab = Lab(snapshot, unit, now, policy)
     found: tuple[Change, ...] = ()
     if verdict is not None and verdict.reason not in _NO_CHANGE_HELPS:

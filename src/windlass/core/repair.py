@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def repair(cycle: Cycle) -> None:
-    for key in sorted(cycle.snapshot.running):
+    for key in sorted(cycle.snapshot.roster.growing):
         running = cycle.running[key]
         missing = missing_members(running)
         if missing:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from windlass.core import earliest, order, place, releases, shadows, verdicts
+from windlass.core import alike, earliest, order, place, releases, shadows, verdicts
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Eviction, Nomination, Reservation, Role, Running, Seat, Unit
 from windlass.core.place import Failure, Wish
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 FOREVER = float("inf")
 TRIES = 4
 """Arrangements tried beside promises before the answer is "unresolved"."""
+SEARCHES = 4
+"""Blocked heads of a queue for whom a start is looked for in vain before no more are looked at."""
 
 
 # --- who stays out of whose room ----------------------------------------------------------------
@@ -44,8 +46,9 @@ def crossed(cycle: Cycle, unit: Unit, end: float | None) -> tuple[Held, ...]:
 
 
 def binds(cycle: Cycle, unit: Unit, held: Held) -> bool:
-    """Whether a promise counts for the unit: made before its turn, or it does not outrank it."""
-    return held.fresh or not _outranks(cycle, unit, held.unit)
+    """Whether a promise counts for the unit: given at an earlier turn of this decision, or not to
+    somebody whom the unit may pass."""
+    return held.fresh or not _may_pass(cycle, unit, held.unit)
 
 
 def stays_until(cycle: Cycle, unit: Unit, end: float | None) -> float:
@@ -100,22 +103,28 @@ def place_beside(
 
 def also_take(cycle: Cycle, unit: Unit, seats: Sequence[Seat], end: float | None) -> None:
     """What starts now is taken from every shadow that it runs into. A promise that does not hold
-    beside it is gone: only who outranks it comes this far."""
+    beside it is gone: one that does not bind the unit, for the others were left their room."""
     stay = Stay(unit, cycle.now, stays_until(cycle, unit, end), seats)
     met = shadows.affected(cycle.reservations, stay)
+    passed = [held for held in met if not binds(cycle, unit, held)]
     while met and not shadows.admit(met, stay, keep=True):
-        lift(cycle, met.pop().unit)
+        gone = passed.pop() if passed else met[-1]
+        met.remove(gone)
+        lift(cycle, gone.unit)
+        alike.forget(cycle)
 
 
-def _outranks(cycle: Cycle, unit: Unit, other: Unit) -> bool:
-    """Higher priority, or it takes back its guarantee where the other would borrow."""
-    mine = order.priority(cycle.queue_of(unit), unit)
-    if mine != (theirs := order.priority(cycle.queue_of(other), other)):
-        return mine > theirs
+def _may_pass(cycle: Cycle, unit: Unit, other: Unit) -> bool:
+    """Who could stop it if it ran already: in one queue the higher priority, between queues who
+    takes back its guarantee where the other would borrow. The order among equals says who is
+    promised a start; once promised it is kept, whoever comes to stand before it."""
     tree = cycle.tree
-    return tree.inside(unit.queue, cycle.need(unit)) and not tree.inside(
-        other.queue, cycle.need(other)
-    )
+    if unit.queue != other.queue:
+        return tree.inside(unit.queue, cycle.need(unit)) and not tree.inside(
+            other.queue, cycle.need(other)
+        )
+    queue = cycle.queue_of(unit)
+    return order.priority(queue, unit) > order.priority(queue, other)
 
 
 # --- making promises ----------------------------------------------------------------------------
@@ -139,31 +148,69 @@ def recall(cycle: Cycle) -> None:
 
 def lift(cycle: Cycle, unit: Unit) -> Held | None:
     """Takes a unit's promise back, if it has one."""
+    if unit.key not in cycle.memory.promised:
+        return None
     held = next((each for each in cycle.reservations if each.unit.key == unit.key), None)
     if held is not None:
         cycle.reservations.remove(held)
         shadows.move_in_shadows(cycle.reservations, held, +1)
+        cycle.memory.promised.discard(unit.key)
+        cycle.memory.moves += 1
     return held
+
+
+def may_promise(cycle: Cycle, unit: Unit) -> bool:
+    """The first blocked heads of a queue get a promise, no more than it says; after some for whom
+    no time could be found, nobody else is looked at."""
+    most = cycle.queue_of(unit).reserve
+    if not most or cycle.memory.searched.get(unit.queue, 0) >= SEARCHES:
+        return False
+    if len(cycle.reservations) >= cycle.policy.reservations:
+        return False
+    given = 0
+    for held in cycle.reservations:
+        given += held.unit.queue == unit.queue and binds(cycle, unit, held)
+    return given < most
 
 
 def reserve(cycle: Cycle, unit: Unit, promise: Held | None = None) -> Held | None:
     """The earliest time at which the unit fits if others end when they should, and its seats then;
     `promise` is what it was promised before, which is kept if nothing earlier is found."""
-    if len(cycle.reservations) >= cycle.policy.reservations:
-        return None
-    if shortage(cycle, unit, cycle.need(unit), cycle.reservations) is not None:
-        return None
+    if promise is None:
+        if not may_promise(cycle, unit):
+            return None
+        if shortage(cycle, unit, cycle.need(unit), cycle.reservations) is not None:
+            return None
     found = earliest.find(cycle, unit, promise.start if promise else FOREVER)
     if found is not None:
         end = FOREVER if unit.expected is None else found.time + unit.expected
         held = Held(unit, found.time, end, list(found.seats), found.cluster, fresh=True)
         if _add(cycle, held):
             return held
-    if promise is not None:
-        promise.fresh = True
-        shadows.move_in_shadows(cycle.reservations, promise, -1)
-        cycle.reservations.append(promise)
+    if promise is None:
+        searched = cycle.memory.searched
+        searched[unit.queue] = searched.get(unit.queue, 0) + 1
+        return None
+    _put_back(cycle, promise)
     return promise
+
+
+def keep(cycle: Cycle, promise: Held | None) -> None:
+    """The unit may not start now, for reasons of quota that will have passed when it is due."""
+    if promise is not None and promise.start > cycle.now:
+        _put_back(cycle, promise)
+
+
+def _put_back(cycle: Cycle, promise: Held) -> None:
+    promise.fresh = True
+    shadows.move_in_shadows(cycle.reservations, promise, -1)
+    _append(cycle, promise)
+
+
+def _append(cycle: Cycle, held: Held) -> None:
+    cycle.reservations.append(held)
+    cycle.memory.promised.add(held.unit.key)
+    cycle.memory.moves += 1
 
 
 def _add(cycle: Cycle, held: Held) -> bool:
@@ -171,7 +218,7 @@ def _add(cycle: Cycle, held: Held) -> bool:
     stay = Stay(held.unit, held.start, held.end, held.seats)
     fits = shadows.admit(shadows.affected(cycle.reservations, stay), stay, keep=True)
     if fits:
-        cycle.reservations.append(held)
+        _append(cycle, held)
     return fits
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from windlass.core.facts import Constraint, DeviceRequest, Role
+from windlass.core.facts import Constraint, DeviceRequest, Role, Unit
 
 _REMEMBERED = 200_000
 """Roles whose shape is known by identity, before all are forgotten and told again."""
+OWN = -1
+"""Stands for the kind of units that are like no other."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +51,8 @@ class Shapes:
         self.by_id: list[Shape] = []
         self._by_key: dict[object, Shape] = {}
         self._by_role: dict[tuple[int, str], tuple[Role, Shape]] = {}
+        self._kinds: dict[object, int] = {}
+        self._kind_by_unit: dict[int, tuple[Unit, int]] = {}
 
     def of(self, role: Role, resources: Mapping[str, int], model: str = "") -> Shape:
         """The shape of a role's members; with `model`, only that one of several acceptable."""
@@ -78,6 +82,27 @@ class Shapes:
             self._by_key[key] = shape
         self._by_role[id(role), model] = (role, shape)
         return shape
+
+    def kind_of(self, unit: Unit, resources: Mapping[str, int]) -> int:
+        """A number that units share which ask for the same in the same queue with the same rights:
+        they differ in nothing but their place in line and how long they run. `OWN`: it is held
+        back, or was once, for reasons of its own."""
+        known = self._kind_by_unit.get(id(unit))
+        if known is not None and known[0] is unit:
+            return known[1]
+        if len(self._kind_by_unit) > _REMEMBERED:
+            self._kind_by_unit.clear()
+        roles = tuple(
+            (self.of(r, resources).id, r.least, r.most, r.labels, r.affinities, r.spreads)
+            for r in unit.roles
+        )
+        key = (
+            unit.held is None and not unit.not_before, unit.queue, roles, unit.priority,
+            unit.preemptible, unit.topology, unit.gang, unit.namespace,
+        )  # fmt: skip
+        kind = self._kinds.setdefault(key, len(self._kinds)) if key[0] else OWN
+        self._kind_by_unit[id(unit)] = (unit, kind)
+        return kind
 
 
 def _narrowed(request: DeviceRequest, model: str) -> DeviceRequest:

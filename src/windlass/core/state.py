@@ -141,6 +141,10 @@ class Snapshot:
             levels=self.levels,
         )
 
+    def lines(self) -> list[str]:
+        """Queues in which anybody waits."""
+        return sorted(name for name, line in self._lines.items() if line)
+
     def line(self, name: str, standing: order.Standing) -> list[Unit]:
         """The waiting units of a queue, in its order."""
         ranked = self._lines.get(name, [])

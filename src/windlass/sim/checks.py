@@ -69,6 +69,11 @@ class Checker:
                 f"{now - record.promised:.3f} s later"
             )
 
+    def idle(self, decision: Decision, now: float) -> None:
+        """Nothing was decided because nothing could change."""
+        if decision.placements or decision.evictions:
+            raise Broken(f"at {now} a decision was left out that starts or stops somebody")
+
 
 def same_answer(snapshot: Snapshot, decision: Decision, now: float, policy: Policy) -> None:
     """I10: built fresh from the same facts, in another order, the answer is the same."""

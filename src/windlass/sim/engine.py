@@ -14,7 +14,7 @@ import heapq
 from collections.abc import Callable
 from typing import Protocol
 
-from windlass.core import cycle, state
+from windlass.core import alike, cycle, state
 from windlass.core.facts import Decision, Eviction, Placement, Running, Seat, Unit
 from windlass.sim import pricing
 from windlass.sim.live import Live, Record
@@ -36,6 +36,8 @@ class Checker(Protocol):
     def after(self, snapshot: state.Snapshot, decision: Decision, now: float) -> None: ...
 
     def started(self, record: Record, now: float) -> None: ...
+
+    def idle(self, decision: Decision, now: float) -> None: ...
 
 
 def run(
@@ -71,7 +73,7 @@ class Simulation:
         """Gangs that lost members with a node and were not completed yet, and since when."""
         self.ended = 0
         self.decisions = 0
-        self.last: Decision = Decision()
+        self._last: cycle.Cycle | None = None
         self.snapshot = self._built()
         self.timeline = Timeline(self.snapshot, [job.unit for job in scenario.jobs])
         self._heap: list[tuple[float, int, int, str, int]] = []
@@ -90,21 +92,26 @@ class Simulation:
         if at is None:
             return False
         self.now = at
-        state.apply(self.snapshot, [*self._happenings(), *self._saved_states()])
-        while self._decide():
-            pass
+        events = [*self._happenings(), *self._saved_states()]
+        state.apply(self.snapshot, events)
+        if self._changes_nothing(events):
+            self._check_that_nothing_changes()
+        else:
+            while self._decide():
+                pass
         self.timeline.note(self.now, self.snapshot)
         return True
 
     def outcome(self) -> Outcome:
         for live in self.live.values():
             live.pays(self.now, live.fee)
+        told = self._last.verdicts if self._last else {}
         return Outcome(
             self.scenario.name, self.variant.name,
             tuple(each for each in self.records.values() if each.job.unit.kin is not None),
             self.timeline,
             self.scenario.start, self.now, self.decisions,
-            {verdict.unit: verdict.message for verdict in self.last.verdicts},
+            {key: verdict.message for key, verdict in told.items()},
             self.prices.total,
         )  # fmt: skip
 
@@ -117,11 +124,25 @@ class Simulation:
         self._idle += 1
         return None if wake is None or self._idle > _IDLE_WAKES else max(self.now, wake)
 
+    def _changes_nothing(self, events: list[state.Event]) -> bool:
+        """Whether all that happened is that units came which will wait, as the last decision says
+        of others like them, and time alone changes nothing yet."""
+        last = self._last
+        if last is None or (self._wake is not None and self._wake <= self.now):
+            return False
+        return all(isinstance(each, state.Waits) and alike.joins(last, each.unit, self.now)
+                   for each in events)  # fmt: skip
+
+    def _check_that_nothing_changes(self) -> None:
+        if self.checker is not None:
+            decision = cycle.decide(self.snapshot, self.now, self.policy)
+            self.checker.idle(decision, self.now)
+
     def _decide(self) -> bool:
         """Decides and carries out. True when it must be asked again at the same moment."""
-        decision = cycle.decide(self.snapshot, self.now, self.policy)
+        made = self._last = cycle.run(self.snapshot, self.now, self.policy)
+        decision = made.decision(told=self.checker is not None)
         self.decisions += 1
-        self.last = decision
         if self.checker is not None:
             self.checker.before(self.snapshot, decision, self.now)
         state.apply(self.snapshot, self._carry_out(decision))
@@ -130,8 +151,7 @@ class Simulation:
         self._wake = decision.wake_at
         if decision.placements or decision.evictions:
             self._idle = 0
-        unfinished = any(not verdict.resolved for verdict in decision.verdicts)
-        return bool(decision.placements) and unfinished
+        return bool(decision.placements) and made.unresolved
 
     # --- what happens
 

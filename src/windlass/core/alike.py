@@ -1,0 +1,123 @@
+"""Units that would be told the same need not be asked twice.
+
+Thousands wait, in tens of kinds. In one decision room and quota only shrink, so what did not fit
+once does not fit again, and as long as nothing moved whoever is alike gets the same answer. Here
+is what `cycle.consider` remembers of answers, and for whom each of them holds. Nothing is taken
+over from one decision to the next.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from windlass.core import order, reserve
+from windlass.core.facts import Unit, Verdict
+from windlass.core.shapes import OWN
+from windlass.kinds.reasons import Reason
+
+if TYPE_CHECKING:
+    from windlass.core.cycle import Cycle
+
+_FOR_ANYBODY = (Reason.WAITING_FOR_CAPACITY, Reason.WAITING_FOR_TOPOLOGY, Reason.IMPOSSIBLE)
+
+
+@dataclasses.dataclass(slots=True)
+class Memory:
+    """Of one decision."""
+
+    moves: int = 0
+    """Counts what changes answers: starts, held room, promises that come and go."""
+    hopeless: dict[int, Verdict] = dataclasses.field(default_factory=dict)
+    """Kinds of which nobody starts any more in this decision, whatever was promised to others."""
+    now: dict[object, Verdict] = dataclasses.field(default_factory=dict)
+    """(kind, the promises it must not delay, ...) -> what it was told since the last move."""
+    moved: int = 0
+    """When `now` was begun."""
+    promised: set[str] = dataclasses.field(default_factory=set)
+    """Units that have a promise."""
+    searched: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Queue -> units for which no start could be promised."""
+
+
+def told(cycle: Cycle, unit: Unit) -> Verdict | None:
+    """What the unit would be told, if that is known already; it names another unit."""
+    memory = cycle.memory
+    cluster = cycle.scene.cluster
+    kind = cluster.shapes.kind_of(unit, cluster.resources)
+    found = memory.hopeless.get(kind)
+    if found is None and memory.now and memory.moved == memory.moves and kind != OWN:
+        found = memory.now.get(_standing(cycle, unit, kind))
+    if found is None or unit.key in memory.promised:
+        return None  # not known, or what was promised to it must be looked at
+    return found
+
+
+def remember(cycle: Cycle, unit: Unit, verdict: Verdict) -> None:
+    """The unit was told this, and nothing moved for it."""
+    memory = cycle.memory
+    kind = cycle.scene.cluster.shapes.kind_of(unit, cycle.scene.cluster.resources)
+    if kind == OWN or unit.queue not in cycle.tree.queues:
+        return
+    if verdict.reason is Reason.BEHIND_IN_QUEUE:
+        memory.hopeless[kind] = verdict
+        return
+    if cycle.queue_of(unit).strict or reserve.may_promise(cycle, unit):
+        return  # the next of its kind is behind it, or may be promised something
+    if verdict.reason in _FOR_ANYBODY and verdict.resolved and _whatever_comes(cycle, unit):
+        memory.hopeless[kind] = verdict
+        return
+    if memory.moved != memory.moves:
+        memory.moved, memory.now = memory.moves, {}
+    memory.now[_standing(cycle, unit, kind)] = verdict
+
+
+def joins(cycle: Cycle, unit: Unit, now: float) -> bool:
+    """Whether a unit that comes after a decision, to its queue's end, waits as others like it do,
+    so that nothing need be decided for it; then it is told what they were told."""
+    queue = cycle.tree.queues.get(unit.queue)
+    if queue is None or queue.order not in ("fifo", "priority") or not order.is_steady(queue):
+        return False
+    if unit.submitted != now or cycle.evictions or cycle.nominations:
+        return False
+    cluster = cycle.scene.cluster
+    verdict = cycle.memory.hopeless.get(cluster.shapes.kind_of(unit, cluster.resources))
+    if verdict is not None:
+        cycle.verdicts[unit.key] = verdict
+    return verdict is not None
+
+
+def forget(cycle: Cycle) -> None:
+    """Somebody's promise is gone: there may be hope again."""
+    cycle.memory.moves += 1
+    cycle.memory.hopeless.clear()
+
+
+def addressed(verdict: Verdict, key: str) -> Verdict:
+    """The same, said to another unit."""
+    if verdict.unit == key:
+        return verdict
+    return Verdict(
+        key, verdict.reason, verdict.message, verdict.resource, verdict.deficit, verdict.queue,
+        verdict.resolved,
+    )  # fmt: skip
+
+
+def _whatever_comes(cycle: Cycle, unit: Unit) -> bool:
+    """Whether "no room" holds for its kind until the end of the decision: there is nobody whom it
+    could stop if only it did not have to keep out of promised places."""
+    return (
+        not cycle.desk.why
+        and cycle.queue_of(unit).order != "attained"
+        and not cycle.evictions
+        and not cycle.snapshot.roster.leaving
+    )
+
+
+def _standing(cycle: Cycle, unit: Unit, kind: int) -> object:
+    """Everything besides its kind that the answer may depend on."""
+    index = 0.0
+    if cycle.queue_of(unit).order == "attained":
+        index = cycle.standing.predictor.index(unit, unit.attained)
+    beside = reserve.crossed(cycle, unit, cycle.expected_end(unit))
+    return kind, beside, index, reserve.may_promise(cycle, unit)
