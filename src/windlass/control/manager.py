@@ -9,9 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from typing import Any, Protocol
 
-from windlass.control import cronruns, leader, members, metrics, runs, runtime, scheduler
+from windlass.control import (
+    cronruns,
+    engine,
+    leader,
+    members,
+    metrics,
+    nodes,
+    runs,
+    runtime,
+    scheduler,
+)
 from windlass.kinds import cronrun, kubernetes, meta, queue
 from windlass.kinds.run import Run
 from windlass.store import client, errors
@@ -22,6 +33,8 @@ log = logging.getLogger(__name__)
 NAMESPACE = "windlass-system"
 LEASE = "windlass-controllers"
 _PAUSE = 1.0
+_BY_NODE = "node"
+"""Name of the pod reflector's index by node."""
 
 
 class Runnable(Protocol):
@@ -86,14 +99,19 @@ class _Room:
     def __init__(self, store: client.Store, epoch: int, registry: metrics.Registry) -> None:
         self._nodes = Reflector(store, kubernetes.Node)
         self._pods = Reflector(
-            store, kubernetes.Pod, indexes={runs.POD_INDEX: runs.pod_index}
-        )  # fmt: skip
+            store,
+            kubernetes.Pod,
+            indexes={runs.POD_INDEX: runs.pod_index, _BY_NODE: _node_index},
+        )
         self._runs = Reflector(store, Run)
         self._queues = Reflector(store, queue.Queue)
         self._crons = Reflector(store, cronrun.CronRun)
+        self._facts = Reflector(
+            store, kubernetes.ConfigMap, NAMESPACE, field_selector=f"metadata.name={engine.NAME}"
+        )
         self._run_controller = runtime.Controller(
             runs.NAME,
-            runs.Runs(store, self._pods, epoch).reconcile,
+            runs.Runs(store, self._pods, epoch, silence=nodes.Silence(self._nodes)).reconcile,
             keys=lambda: [_key(each) for each in self._runs],
             workers=8,
             registry=registry,
@@ -102,6 +120,12 @@ class _Room:
             cronruns.NAME,
             cronruns.CronRuns(store).reconcile,
             keys=lambda: [_key(each) for each in self._crons],
+            registry=registry,
+        )
+        self._node_controller = runtime.Controller(
+            nodes.NAME,
+            nodes.Heartbeats(store, lambda: self._engine().heartbeats).reconcile,
+            keys=lambda: [_key(each) for each in self._nodes],
             registry=registry,
         )
         self._scheduler = scheduler.Scheduler(
@@ -117,7 +141,7 @@ class _Room:
     async def run(self) -> None:
         """Until cancelled, or until one of them fails."""
         reflectors: list[Reflector[Any]] = [
-            self._nodes, self._pods, self._runs, self._queues, self._crons,
+            self._nodes, self._pods, self._runs, self._queues, self._crons, self._facts,
         ]  # fmt: skip
         try:
             for reflector in reflectors:
@@ -129,15 +153,20 @@ class _Room:
                 group.create_task(self._run_controller.run(), name=runs.NAME)
                 group.create_task(self._cron_controller.run(), name=cronruns.NAME)
                 group.create_task(self._scheduler.run(), name=scheduler.NAME)
+                group.create_task(self._node_controller.run(), name=nodes.NAME)
         finally:
             for reflector in reflectors:
                 await reflector.stop()
+
+    def _engine(self) -> engine.Engine:
+        return engine.Engine.read(self._facts.get(engine.NAME, NAMESPACE))
 
     def _connect(self) -> None:
         """Which change wakes which controller."""
         self._runs.add_handler(self._run_changed)
         self._pods.add_handler(self._pod_changed)
         self._crons.add_handler(self._cron_changed)
+        self._nodes.add_handler(self._node_changed)
 
     def _cron_changed(
         self, _: Change, before: cronrun.CronRun | None, after: cronrun.CronRun | None
@@ -149,7 +178,8 @@ class _Room:
     def _run_changed(self, _: Change, before: Run | None, after: Run | None) -> None:
         changed = after or before
         assert changed is not None, "a change has an object before or after it"  # noqa: S101
-        self._run_controller.enqueue(_key(changed))
+        if not runs.only_waits(changed):
+            self._run_controller.enqueue(_key(changed))
         made_by = cronruns.owner_key(changed)
         if made_by is not None:
             self._cron_controller.enqueue(made_by)
@@ -162,6 +192,23 @@ class _Room:
         owner = members.owner_key(changed)
         if owner is not None:
             self._run_controller.enqueue(owner)
+
+    def _node_changed(
+        self, _: Change, before: kubernetes.Node | None, after: kubernetes.Node | None
+    ) -> None:
+        changed = after or before
+        assert changed is not None, "a change has an object before or after it"  # noqa: S101
+        if not nodes.matters(before, after):
+            return
+        self._node_controller.enqueue(_key(changed))
+        for pod in self._pods.by(_BY_NODE, changed.name):
+            owner = members.owner_key(pod)
+            if owner is not None:
+                self._run_controller.enqueue(owner)
+
+
+def _node_index(pod: kubernetes.Pod) -> Iterable[str]:
+    return (pod.spec.node_name,) if pod.spec.node_name else ()
 
 
 def _key(obj: meta.Object) -> runtime.Key:

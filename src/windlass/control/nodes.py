@@ -39,14 +39,23 @@ _MARK = "NodeStatusUnknown"
 class Heartbeats:
     """The reconciler of one Node's readiness. A node without a Lease promised no heartbeat."""
 
-    def __init__(self, store: client.Store, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        store: client.Store,
+        is_ours: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._store = store
+        self._is_ours = is_ours
+        """Whether the engine leaves this to us."""
         self._clock = clock
         self._seen: dict[str, tuple[str, float]] = {}
         """By node: what its lease said, and since when we know."""
 
     async def reconcile(self, key: runtime.Key) -> runtime.Result:
         _, name = key
+        if not self._is_ours():
+            return runtime.DONE
         try:
             node = await self._store.get(kubernetes.Node, name)
             lease = await self._store.get(kubernetes.Lease, name, LEASES)

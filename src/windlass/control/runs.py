@@ -41,6 +41,17 @@ def pod_index(pod: kubernetes.Pod) -> Iterable[str]:
     return (uid,) if uid else ()
 
 
+def only_waits(owner: run.Run) -> bool:
+    """Whether there is nothing to do for a Run but to wait for room: thousands may do that, and
+    each is told now and then why."""
+    return (
+        owner.status.phase == "Queued"
+        and owner.status.assignment is None
+        and not owner.spec.stop
+        and not owner.metadata.deletion_timestamp
+    )
+
+
 class Runs:
     """The reconciler."""
 
