@@ -144,7 +144,8 @@ def problems(order: Order, status: dict[str, Any], account: Account, hits: list[
         found.append(f"it counts as succeeded, but its members ended with {codes}")
     if phase == "Succeeded" and None in codes:
         found.append("it counts as succeeded, but a member never came to its end")
-    may_fail = bool(hits) or order.code > 0 or (order.code < 0 and "Failed" not in order.causes)
+    allowed = order.limit if "Failed" in order.causes else 0
+    may_fail = bool(hits) or order.code > 0 or allowed < -order.code
     if phase == "Failed" and not may_fail:
         found.append(f"it failed without a reason: {status.get('reason')} {status.get('message')}")
     return [f"{order.name}: {each}" for each in found]

@@ -27,6 +27,9 @@ from tests.faults.survivors import Order
 
 ROUNDS, PER_ROUND = (100, 3) if SOAK else (8, 3)
 END_SECONDS = 600.0
+MOST_AT_ONCE = 12
+LULL_SECONDS = 10.0
+ENDED = ("Succeeded", "Failed")
 FAULTS = ("server", "agent", "shim", "shim", "worker", "worker")
 
 
@@ -46,14 +49,27 @@ class Campaign:
 
     def run(self) -> None:
         for number in range(ROUNDS):
+            until(lambda: self._waiting() < MOST_AT_ONCE, "the platform keeps up")
             for _ in range(PER_ROUND):
                 self._submit(self._order())
                 time.sleep(self.rng.uniform(0, 0.15))
             time.sleep(self.rng.uniform(0, 0.7))
             fault = self.rng.choice(FAULTS)
             self.uids |= {pod["metadata"]["uid"] for pod in self.engine.get(PODS)["items"]}
+            print(f"round {number}: {fault}", *self._strike(fault), flush=True)
+
+    def _strike(self, fault: str) -> tuple[Any, ...]:
+        """Kills one; whom it hit. Somebody to hit may have to be waited for."""
+        deadline = time.monotonic() + LULL_SECONDS
+        while True:
             hit = getattr(self, f"_kill_{fault}")()
-            print(f"round {number}: {fault} {hit or ''}", flush=True)
+            if hit or fault in ("server", "agent") or time.monotonic() > deadline:
+                return tuple(hit)
+            time.sleep(0.02)
+
+    def _waiting(self) -> int:
+        runs = self.engine.get(RUNS)["items"]
+        return sum((run.get("status") or {}).get("phase") not in ENDED for run in runs)
 
     def _order(self) -> Order:
         rng = self.rng
@@ -74,17 +90,17 @@ class Campaign:
 
     # --- the kills; each returns whom it hit
 
-    def _kill_server(self) -> str:
+    def _kill_server(self) -> tuple[()]:
         self.engine.server.restart(hard=True)
-        return ""
+        return ()
 
-    def _kill_agent(self) -> str:
+    def _kill_agent(self) -> tuple[()]:
         self.engine.agent.kill()
         time.sleep(self.rng.uniform(0, 0.3))
         self.engine.restart_agent()
-        return ""
+        return ()
 
-    def _kill_shim(self) -> str:
+    def _kill_shim(self) -> tuple[Any, ...]:
         """One that has not told of an end yet: later it would change nothing."""
         alive = []
         for record in self.engine.here.glob("state/agent/pods/*/containers/*/*/shim.json"):
@@ -94,7 +110,7 @@ class Campaign:
                     alive.append((_run_of(record), pid))
         return self._kill("shim", alive)
 
-    def _kill_worker(self) -> str:
+    def _kill_worker(self) -> tuple[Any, ...]:
         accounts = survivors.read(self.journal)
         alive = [
             (name, starts[-1].pid)
@@ -105,14 +121,16 @@ class Campaign:
         ]
         return self._kill("worker", alive)
 
-    def _kill(self, what: str, choices: list[tuple[str, int]]) -> str:
+    def _kill(self, what: str, choices: list[tuple[str, int]]) -> tuple[Any, ...]:
         if not choices:
-            return ""
+            return ()
         name, pid = self.rng.choice(sorted(choices))
-        with contextlib.suppress(ProcessLookupError):
+        try:
             os.kill(pid, signal.SIGKILL)
-            self.hits[name].append(what)
-        return f"{name} {pid}"
+        except ProcessLookupError:
+            return ()
+        self.hits[name].append(what)
+        return name, pid
 
     # --- the reckoning
 
@@ -121,7 +139,7 @@ class Campaign:
         while True:
             runs = {each["metadata"]["name"]: each for each in self.engine.get(RUNS)["items"]}
             statuses = {name: runs[name].get("status") or {} for name in self.orders}
-            late = [n for n, s in statuses.items() if s.get("phase") not in ("Succeeded", "Failed")]
+            late = [n for n, s in statuses.items() if s.get("phase") not in ENDED]
             if not late or time.monotonic() > deadline:
                 return statuses
             time.sleep(0.2)
@@ -145,7 +163,8 @@ class Campaign:
                 labels[f"windlass.dev/{key}"] for key in ("run", "attempt", "role", "index")
             )
             starts = accounts[name].attempts[int(attempt)][role, int(index)]
-            if not starts or starts[-1].code is None:
+            if not starts or starts[-1].code is None or _lost_its_shim(pod):
+                # It did not come to its end; or whoever was to write its last words was killed.
                 continue
             who = f"of {name} attempt {attempt} {role} {index}"
             wanted = [f"line {n} {who}" for n in range(self.orders[name].lines)]
@@ -179,6 +198,11 @@ def test_every_run_ends_as_it_should_whoever_is_killed(tmp_path: Path) -> None:
         engine.stop()
     found += survivors.left_behind(engine.server.state, campaign.uids)
     assert not found, f"WINDLASS_SEED={seed}\n" + "\n".join(found[:40])
+
+
+def _lost_its_shim(pod: dict[str, Any]) -> bool:
+    states = [each.get("state", {}) for each in pod["status"].get("containerStatuses") or ()]
+    return any(state.get("terminated", {}).get("reason") == "ShimLost" for state in states)
 
 
 def _is_shim(pid: int) -> bool:
