@@ -33,6 +33,24 @@ class Command(click.Command):
                     formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
 
 
+class Group(click.Group):
+    """Commands below a command; an unknown one is told with the nearest name."""
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        attributes.setdefault("context_settings", {"help_option_names": ["-h", "--help"]})
+        super().__init__(*args, **attributes)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self.commands and not args[0].startswith("-"):
+            raise click.exceptions.NoSuchCommand(args[0], possibilities=self.commands, ctx=ctx)
+        return super().resolve_command(ctx, args)
+
+
 def command(*, examples: tuple[str, ...], **attributes: Any) -> Callable[..., Command]:
     """Makes a function a command; its first argument is the `Output` to speak through."""
 
@@ -65,7 +83,19 @@ def state_option(function: Function) -> Function:
 
 
 def target_options(function: Function) -> Function:
-    """Adds the flags that say where the objects are; the command gets one `target`."""
+    """Adds the flags that say where the objects are; the command gets one `target`.
+
+    The namespace is -N everywhere, and -n as in kubectl where -n is not the name of a new run.
+    """
+    return _target_options(function, "-n", "-N")
+
+
+def making_target_options(function: Function) -> Function:
+    """As `target_options`, for commands that make something: -n is free for its name."""
+    return _target_options(function, "-N")
+
+
+def _target_options(function: Function, *letters: str) -> Function:
 
     @functools.wraps(function)
     def with_target(
@@ -74,7 +104,7 @@ def target_options(function: Function) -> Function:
         return function(*args, target=Target(state, kubeconfig, context, namespace), **others)
 
     decorated = click.option(
-        "-n", "--namespace", envvar="WINDLASS_NAMESPACE", default="", help="Namespace (team)."
+        *letters, "--namespace", envvar="WINDLASS_NAMESPACE", default="", help="Namespace (team)."
     )(with_target)
     decorated = click.option(
         "--kubeconfig", default="", metavar="FILE", help="Kubeconfig of the cluster to use."

@@ -27,6 +27,8 @@ from windlass.store.kubernetes.client import KubernetesStore
 
 T = TypeVar("T")
 
+PLATFORM = "/apis/platform.windlass.dev/v1alpha1"
+
 _CODES: tuple[tuple[type[errors.ApiError], int], ...] = (
     (KubeconfigError, exits.NO_SERVER),
     (errors.NotFound, exits.NOT_FOUND),
@@ -56,8 +58,15 @@ class Session:
 
     async def read(self, path: str, query: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
         """A JSON answer as it is: nothing that our structs do not name is lost."""
+        return await self.ask("GET", path, query=query)
+
+    async def ask(
+        self, method: str, path: str, body: Any = None, query: Sequence[tuple[str, str]] = ()
+    ) -> dict[str, Any]:
+        """Any request, JSON in and out."""
         wanted = [(key, value) for key, value in query if value]
-        status, _, body = await self.store.raw("GET", path, query=wanted)
+        data = None if body is None else json.dumps(body).encode()
+        status, _, body = await self.store.raw(method, path, query=wanted, body=data)
         try:
             answer: dict[str, Any] = json.loads(body)
         except ValueError:

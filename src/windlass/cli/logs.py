@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import click
@@ -12,11 +13,23 @@ from windlass.kinds import kubernetes, run
 from windlass.sdk import logs as run_logs
 from windlass.store import errors
 
+_COLOURS = (
+    "cyan",
+    "yellow",
+    "green",
+    "magenta",
+    "blue",
+    "bright_red",
+    "bright_cyan",
+    "bright_green",
+)
+
 
 @base.command(
     examples=(
         "windlass logs train",
         "windlass logs train -f --role worker --rank 0",
+        "windlass logs train --since 10m",
         "windlass logs train --tail 100 --json | jq -r .text",
     )
 )
@@ -25,6 +38,7 @@ from windlass.store import errors
 @click.option("--tail", type=click.IntRange(min=0), help="Only the last so many lines of each.")
 @click.option("--role", default="", help="Only members of this role.")
 @click.option("--rank", type=click.IntRange(min=0), help="Only the member with this index.")
+@click.option("--since", default="", metavar="TIME", help="Only what is younger: 5m, 2h.")
 @click.option("--attempt", type=click.IntRange(min=0), help="Of this attempt. [default: the last]")
 @base.target_options
 def logs(
@@ -34,6 +48,7 @@ def logs(
     tail: int | None,
     role: str,
     rank: int | None,
+    since: str,
     attempt: int | None,
     target: base.Target,
 ) -> None:
@@ -42,8 +57,10 @@ def logs(
     Following works before the first member exists and over restarts of the run.
     """
 
+    seconds = words.seconds("--since", since) if since else None
+
     async def work(session: client.Session) -> None:
-        choice = run_logs.Choice(name, session.namespace, role, rank, attempt, tail)
+        choice = run_logs.Choice(name, session.namespace, role, rank, attempt, tail, seconds)
         try:
             found = await session.store.get(run.Run, name, session.namespace)
         except errors.NotFound as missing:
@@ -62,14 +79,18 @@ def printer(out: Output, of: run.Run) -> Callable[[run_logs.Line], None]:
     """Prints lines; says whose each is when the run has several members."""
     several = sum(role.replicas for role in of.spec.roles) > 1
     width = max(len(f"{role.name}/{role.replicas - 1}") for role in of.spec.roles)
+    colours: dict[str, str] = {}
 
     def show(line: run_logs.Line) -> None:
         member = f"{line.role}/{line.index}"
+        if several:
+            colour = colours.setdefault(member, _COLOURS[len(colours) % len(_COLOURS)])
+            head = out.style(f"{member:{width}} |", sys.stdout, fg=colour)
         if out.mode == "json":
             data = {"type": "log", "role": line.role, "index": line.index, "text": line.text}
             out.item(data)
         else:
-            out.raw(f"{member:{width}} | {line.text}" if several else line.text)
+            out.raw(f"{head} {line.text}" if several else line.text)
         flush()
 
     return show
@@ -85,12 +106,12 @@ class Narrator:
 
     def __call__(self, current: run.Run) -> None:
         status = current.status
-        words = f"run/{self._name} {status.phase}"
-        words += f": {status.reason}" if status.reason else ""
-        words += f" ({status.message})" if status.message else ""
-        if words != self._told:
-            self._told = words
-            self._out.hint(words)
+        told = f"run/{self._name} {status.phase}"
+        told += f": {status.reason}" if status.reason else ""
+        told += f" ({status.message})" if status.message else ""
+        if told != self._told:
+            self._told = told
+            self._out.hint(told)
             if self._out.mode == "json":
                 data = {"phase": status.phase, "reason": status.reason, "message": status.message}
                 self._out.item({"type": "state", "run": self._name, **data})

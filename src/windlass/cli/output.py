@@ -100,6 +100,10 @@ class Output:
         """`ok`, `limited` or `missing` as a coloured column of fixed width."""
         return self.style(f"{state:9}", sys.stdout, fg=_COLOURS.get(state))
 
+    def encodes(self, text: str) -> bool:
+        """Whether stdout can show it."""
+        return _encodes(sys.stdout, text)
+
     def more(self) -> str:
         """What stands for text that was cut off."""
         return "…" if _encodes(sys.stdout, "…") else "..."

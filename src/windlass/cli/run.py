@@ -1,50 +1,18 @@
-"""`windlass run` and `windlass submit`: a command line becomes a Run."""
+"""`windlass run`, `submit`, `attach` and `rerun`: a command line becomes a Run and is followed."""
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from windlass.cli import base, client, exits, logs
+from windlass.cli import base, client, exits, jobs, logs, words
 from windlass.cli.output import Output
 from windlass.kinds import run as kind
-from windlass.kinds import validation, wire
+from windlass.kinds import wire
 from windlass.sdk import logs as run_logs
 from windlass.sdk import runs
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def job_options(function: Function) -> Function:
-    """The flags that describe a job; the command gets one `job` with `runs.build`'s arguments."""
-
-    @functools.wraps(function)
-    def with_job(*args: Any, **given: Any) -> Any:
-        names = ("command", "name", "cpus", "memory", "workers", "queue", "priority")
-        job = {name: given.pop(name) for name in names}
-        job["env"] = _environment(given.pop("env"))
-        return function(*args, job=job, **given)
-
-    options = (
-        click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED),
-        click.option("--name", default="", help="Name of the run. [default: from the command]"),
-        click.option("--cpus", default="", help="Cores of each worker: 2, 500m. [default: 1]"),
-        click.option("--memory", default="", help="Memory of each: 4Gi. [default: 1Gi]"),
-        click.option("-w", "--workers", type=click.IntRange(1, 4096), default=1, help="How many."),
-        click.option("--queue", default="", help="Queue. [default: the namespace's own]"),
-        click.option("--priority", type=click.IntRange(0, 1000), help="Higher first."),
-        click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="Variable; a bare "
-                     "NAME passes on your own."),
-    )  # fmt: skip
-    decorated: Any = with_job
-    for option in reversed(options):
-        decorated = option(decorated)
-    return decorated  # type: ignore[no-any-return]
-
 
 _SETTINGS = {
     "help_option_names": ["-h", "--help"],
@@ -52,121 +20,239 @@ _SETTINGS = {
     "allow_interspersed_args": False,
     "ignore_unknown_options": False,
 }
+_dry_run = click.option(
+    "--dry-run", is_flag=True, help="Show the object, the plan and the expected start; do nothing."
+)
 
 
 @base.command(
     examples=(
         "windlass submit -- python train.py --epochs 3",
-        "windlass submit --name sweep-7 --cpus 4 --memory 8Gi -w 2 -- python train.py",
+        "windlass submit -n sweep-7 -w 2 --cpus 4 --memory 8Gi -- python train.py",
+        "windlass submit -f run.yaml -w 8 --dry-run",
         "windlass logs -f $(windlass submit -q -- python train.py | cut -d/ -f2)",
     ),
     context_settings=_SETTINGS,
 )
-@job_options
-@base.target_options
-def submit(out: Output, job: dict[str, Any], target: base.Target) -> None:
+@jobs.options
+@_dry_run
+@base.making_target_options
+def submit(out: Output, job: jobs.Job, dry_run: bool, target: base.Target) -> None:
     """Hand in COMMAND as a run and return at once."""
-    wanted = _checked(job)
-    made = client.call(target, lambda session: _create(session, wanted))
-    out.say(f"run/{made.name} submitted")
-    _what_next(out, made.name)
-    out.result(wire.to_dict(made), names=[f"run/{made.name}"])
+    _submit(out, job, dry_run, target)
+
+
+def _submit(out: Output, job: jobs.Job, dry_run: bool, target: base.Target) -> None:
+    value = jobs.wanted(job)
+
+    async def work(session: client.Session) -> kind.Run | None:
+        wanted = await _wanted(out, session, job, value)
+        if dry_run:
+            await _plan(out, session, wanted)
+            return None
+        return await session.store.create(wanted)
+
+    made = client.call(target, work)
+    if made is not None:
+        out.say(f"run/{made.name} submitted")
+        _what_next(out, made.name)
+        out.result(wire.to_dict(made), names=[f"run/{made.name}"])
 
 
 @base.command(
     examples=(
         "windlass run -- python train.py --epochs 3",
         "windlass run -w 2 --cpus 2 -e EPOCHS=3 -- python train.py && echo done",
+        "windlass run -w 4 --gpus 1 --workdir . --framework torch -- python train.py",
+        "windlass run -f run.yaml --priority 80",
         "windlass run --json -- ./bench.sh | jq -r 'select(.type == \"log\") | .text'",
     ),
     context_settings=_SETTINGS,
 )
-@job_options
-@base.target_options
-def run(out: Output, job: dict[str, Any], target: base.Target) -> int:
+@jobs.options
+@_dry_run
+@click.option("-d", "--detach", is_flag=True, help="Return at once, as `submit` does.")
+@base.making_target_options
+def run(out: Output, job: jobs.Job, dry_run: bool, detach: bool, target: base.Target) -> int:
     """Run COMMAND as a job: submit it, show why it waits and what it prints, and wait.
 
-    The exit code is the job's own; 125 when Windlass could not run it. Ctrl-C leaves the job
-    running; on a terminal you are asked whether to delete it.
+    The exit code is the job's own; 125 when Windlass could not run it. Ctrl-C asks whether to
+    detach or to stop the job; a second one detaches at once.
     """
+    if dry_run or detach:
+        _submit(out, job, dry_run, target)
+        return exits.OK
+    jobs.require_command(job)
+    following = _Following(out)
+
+    async def work(session: client.Session) -> kind.Run:
+        made = await session.store.create(await _wanted(out, session, job, value))
+        following.made = made
+        out.hint(f"run/{made.name} submitted")
+        return await following.to_the_end(session)
+
     try:
-        wanted = _checked(job)
-        made = client.call(target, lambda session: _create(session, wanted))
-    except exits.CliError as problem:
-        raise _not_started(problem) from problem
-    out.hint(f"run/{made.name} submitted")
-    try:
-        ended = client.call(target, lambda session: _follow(out, session, made))
+        value = jobs.wanted(job)
+        ended = client.call(target, work)
     except exits.CliError as problem:
         raise _not_started(problem) from problem
     except KeyboardInterrupt:
-        return _interrupted(out, target, made)
-    out.item({"type": "end", "run": wire.to_dict(ended)})
-    status = ended.status
-    if status.phase != "Succeeded":
-        out.hint(f"See more: windlass get run {made.name} -o yaml")
-    return runs.exit_code(ended)
+        return following.interrupted(target)
+    return following.told_end(ended)
 
 
-def _checked(job: dict[str, Any]) -> kind.Run:
-    """The Run, or everything that is wrong with it, before any server is asked."""
-    wanted = runs.build(**job, namespace="default")
-    value = validation.defaulted(kind.Run, wire.to_dict(wanted))
-    if faults := validation.validate(kind.Run, value):
-        listed = "\n".join(str(fault) for fault in faults)
-        raise exits.CliError("The job cannot be submitted like this.", listed, exits.INVALID)
-    return wanted
+@base.command(
+    examples=("windlass attach train", "windlass attach train --tail 20"),
+)
+@click.argument("name", metavar="RUN", shell_complete=words.complete_names)
+@click.option("--tail", type=click.IntRange(min=0), help="Begin with so many lines of each.")
+@base.target_options
+def attach(out: Output, name: str, tail: int | None, target: base.Target) -> int:
+    """Follow a RUN as `run` does: its logs, its states, its exit code.
+
+    Ctrl-C asks whether to detach or to stop it.
+    """
+    following = _Following(out, tail)
+
+    async def work(session: client.Session) -> kind.Run:
+        following.made = await session.store.get(kind.Run, name, session.namespace)
+        return await following.to_the_end(session)
+
+    try:
+        ended = client.call(target, work)
+    except KeyboardInterrupt:
+        return following.interrupted(target)
+    return following.told_end(ended)
 
 
-async def _create(session: client.Session, wanted: kind.Run) -> kind.Run:
-    wanted.metadata.namespace = session.namespace
-    return await session.store.create(wanted)
+@base.command(
+    examples=("windlass rerun train", "windlass rerun train -n train-again --attach"),
+)
+@click.argument("name", metavar="RUN", shell_complete=words.complete_names)
+@click.option("-n", "--name", "new_name", default="", help="Name of the new run.")
+@click.option("--attach", "follow", is_flag=True, help="Follow it, as `run` does.")
+@base.making_target_options
+def rerun(out: Output, name: str, new_name: str, follow: bool, target: base.Target) -> int:
+    """Hand in the same job as RUN once more, as a new run."""
+    following = _Following(out)
+
+    async def work(session: client.Session) -> kind.Run | None:
+        from windlass.sdk import handles
+
+        old = await session.store.get(kind.Run, name, session.namespace)
+        made = (await handles.AsyncRunHandle(session.store, old).rerun(new_name)).run
+        following.made = made
+        out.hint(f"run/{made.name} submitted")
+        return await following.to_the_end(session) if follow else None
+
+    try:
+        ended = client.call(target, work)
+    except KeyboardInterrupt:
+        return following.interrupted(target)
+    if ended is not None:
+        return following.told_end(ended)
+    made = following.made
+    if made is not None:
+        out.result(wire.to_dict(made), names=[f"run/{made.name}"])
+    return exits.OK
 
 
-async def _follow(out: Output, session: client.Session, made: kind.Run) -> kind.Run:
-    choice = run_logs.Choice(made.name, made.namespace)
-    sink = logs.printer(out, made)
-    narrator = logs.Narrator(out, made.name)
-    return await run_logs.follow(session.store, choice, sink, narrator, out.warn)
+class _Following:
+    """A run that is followed until it ends or somebody presses Ctrl-C."""
+
+    def __init__(self, out: Output, tail: int | None = None) -> None:
+        self._out = out
+        self._tail = tail
+        self.made: kind.Run | None = None
+
+    async def to_the_end(self, session: client.Session) -> kind.Run:
+        made = self._run()
+        choice = run_logs.Choice(made.name, made.namespace, tail=self._tail)
+        sink = logs.printer(self._out, made)
+        narrator = logs.Narrator(self._out, made.name)
+        return await run_logs.follow(session.store, choice, sink, narrator, self._out.warn)
+
+    def told_end(self, ended: kind.Run) -> int:
+        self._out.item({"type": "end", "run": wire.to_dict(ended)})
+        if ended.status.phase != "Succeeded":
+            self._out.hint(f"See more: windlass why {ended.name}")
+        return runs.exit_code(ended)
+
+    def interrupted(self, target: base.Target) -> int:
+        """Asks what is meant; where nobody can answer, the job goes on."""
+        if self.made is None:
+            raise KeyboardInterrupt
+        out, made = self._out, self.made
+        if out.human and sys.stdin.isatty() and sys.stderr.isatty():
+            click.echo(err=True)
+            question = f"run/{made.name}: (d)etach and leave it running, or (s)top it?"
+            try:
+                answer = click.prompt(
+                    question, type=click.Choice(("d", "s")), default="d", err=True,
+                    show_choices=False,
+                )  # fmt: skip
+            except (click.Abort, KeyboardInterrupt):
+                answer = "d"
+            if answer == "s":
+                client.call(target, lambda session: _stop(session, made))
+                out.hint(f"run/{made.name} is being stopped: windlass why {made.name}")
+                return exits.INTERRUPTED
+        out.hint(f"run/{made.name} goes on without you.")
+        _what_next(out, made.name)
+        return exits.INTERRUPTED
+
+    def _run(self) -> kind.Run:
+        assert self.made is not None, "followed only once it exists"  # noqa: S101
+        return self.made
 
 
-def _interrupted(out: Output, target: base.Target, made: kind.Run) -> int:
-    if out.human and sys.stdin.isatty() and sys.stderr.isatty():
-        click.echo(err=True)
-        if click.confirm(f"Delete run/{made.name} as well?", default=False, err=True):
+async def _stop(session: client.Session, made: kind.Run) -> None:
+    await session.store.patch(kind.Run, made.name, made.namespace, patch={"spec": {"stop": True}})
 
-            async def remove(session: client.Session) -> None:
-                await session.store.delete(kind.Run, made.name, made.namespace)
 
-            client.call(target, remove)
-            out.hint(f"run/{made.name} deleted")
-            return exits.INTERRUPTED
-    out.hint(f"run/{made.name} goes on without you.")
-    _what_next(out, made.name)
-    return exits.INTERRUPTED
+async def _wanted(
+    out: Output, session: client.Session, job: jobs.Job, value: dict[str, Any]
+) -> kind.Run:
+    """The Run in its namespace, with its working folder sent ahead."""
+    value["metadata"]["namespace"] = value["metadata"].get("namespace") or session.namespace
+    if job.workdir:
+        value["spec"]["code"] = {"digest": await upload(out, session, job.workdir, value)}
+    return wire.from_dict(kind.Run, value)
+
+
+async def upload(out: Output, session: client.Session, folder: str, value: dict[str, Any]) -> str:
+    """Sends a working folder; says how much it was and what was left out."""
+    import importlib
+    from pathlib import Path
+
+    workdir = importlib.import_module("windlass.sdk.workdir")
+    namespace = value["metadata"]["namespace"]
+    digest: str = await workdir.send(session.store, namespace, Path(folder), out.hint)
+    return digest
+
+
+async def _plan(out: Output, session: client.Session, wanted: kind.Run) -> None:
+    """What the server would make of it, and when it would start."""
+    from windlass.cli import rows
+
+    path = f"{client.PLATFORM}/namespaces/{wanted.namespace}/plan"
+    plan = await session.ask("POST", path, wire.to_dict(wanted))
+    obj = plan.pop("object")
+    if out.mode == "json":
+        out.result({"object": obj, "plan": plan})
+        return
+    out.raw(rows.to_yaml(obj).rstrip())
+    out.hint("")
+    for sentence in plan["sentences"]:
+        out.hint(sentence)
+    out.hint("Nothing was submitted.")
 
 
 def _what_next(out: Output, name: str) -> None:
-    out.hint(f"  logs    windlass logs -f {name}")
-    out.hint(f"  state   windlass get run {name} -o wide")
-    out.hint(f"  stop    windlass delete run {name}")
+    out.hint(f"  follow  windlass attach {name}")
+    out.hint(f"  why     windlass why {name}")
+    out.hint(f"  stop    windlass stop {name}")
 
 
 def _not_started(problem: exits.CliError) -> exits.CliError:
     return exits.CliError(problem.message, problem.remedy, exits.RUN_NOT_STARTED)
-
-
-def _environment(given: tuple[str, ...]) -> dict[str, str]:
-    import os
-
-    found = {}
-    for entry in given:
-        name, equals, value = entry.partition("=")
-        if not equals and name not in os.environ:
-            raise exits.CliError(
-                f"--env {name} passes on your own variable {name}, but it is not set.",
-                f"Set it, or write --env {name}=VALUE.",
-                exits.USAGE,
-            )
-        found[name] = value if equals else os.environ[name]
-    return found

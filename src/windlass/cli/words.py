@@ -105,6 +105,18 @@ def kind_of_document(data: dict[str, Any], place: str) -> type[Object]:
     )
 
 
+def seconds(flag: str, text: str) -> int:
+    """`90s`, `5m`, `2h`, `1d` as seconds."""
+    from windlass.kinds import duration
+
+    try:
+        return max(1, round(duration.milliseconds(text) / 1000))
+    except ValueError:
+        raise exits.CliError(
+            f"{flag} {text} is no length of time.", "Write 90s, 5m, 2h or 1d12h.", exits.USAGE
+        ) from None
+
+
 def split(kind_word: str, names: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     """`run/train` and `run train` mean the same."""
     if "/" in kind_word:

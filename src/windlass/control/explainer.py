@@ -110,6 +110,7 @@ class Explainer:
         """Namespace -> active, waiting or finished -> uid -> Run."""
         self._pending = 0
         self._snapshot: state.Snapshot | None = None
+        self._homes: dict[str, str] = {}
         self._turn = asyncio.Lock()
         self._starting: asyncio.Task[None] | None = None
         self._late: asyncio.Task[None] | None = None
@@ -166,8 +167,9 @@ class Explainer:
 
     async def plan(self, owner: Run) -> Waiting:
         """What would become of a run that does not exist yet."""
-        homes = snapshots.homes(self._queues)
-        unit = snapshots.read_unit(owner, snapshots.queue_of(owner, homes), self._levels)
+        await self.ready()
+        queue_name = snapshots.queue_of(owner, snapshots.homes(self._queues))
+        unit = snapshots.read_unit(owner, queue_name, self._levels)
 
         def work(snapshot: state.Snapshot, now: float) -> Waiting:
             asked = dataclasses.replace(unit, key=_PLANNED, submitted=now)
@@ -286,7 +288,7 @@ class Explainer:
     def _queue(self, snapshot: state.Snapshot, run: Run) -> str:
         running = snapshot.running.get(run.uid)
         unit = running.unit if running else snapshot.waiting.get(run.uid)
-        return unit.queue if unit else run.spec.queue or ""
+        return unit.queue if unit else snapshots.queue_of(run, self._homes)
 
     # --- the picture
 
@@ -312,6 +314,7 @@ class Explainer:
 
     async def _bring_up(self) -> state.Snapshot:
         self._pending = 0
+        self._homes = snapshots.homes(self._queues)
         changes = self._picture.collect(self._now().timestamp())
         if self._snapshot is None or len(changes.events) > _CATCH_UP:
             self._snapshot = await asyncio.to_thread(self._picture.bring_up, changes)

@@ -20,6 +20,19 @@ Find = Callable[[str], Run | None]
 MaySee = Callable[[str], bool]
 
 _SHOWN_HOLDERS = 5
+_NOTHING = "Nothing to do."
+
+
+def of_planned(
+    found: Waiting, now: datetime.datetime, find: Find, may_see: MaySee
+) -> dict[str, Any]:
+    """Of a run that nobody has handed in."""
+    told = of_waiting(found, now, find, may_see)
+    told["sentences"] = [
+        each.replace("It waits:", "It would wait:").replace("It is number", "It would be number")
+        for each in told["sentences"]
+    ]
+    return told
 
 
 def of_waiting(
@@ -46,7 +59,7 @@ def of_waiting(
     told |= {"reason": str(verdict.reason), "message": verdict.message}
     sentences = [_sentence(f"it waits: {verdict.message}")]
     place = found.place
-    if place.of > 1:
+    if place.of > 1 and verdict.reason is not reasons.Reason.IMPOSSIBLE:
         sentences.append(f"It is number {place.position} of {place.of} in queue {place.queue}.")
     sentences += _held_by(told["holders"], len(explained.holders))
     sentences.append(_when(start, now))
@@ -237,7 +250,7 @@ def _about(reason: str) -> dict[str, Any]:
         about = reasons.Reason(reason).about
     except ValueError:
         return {}
-    return {"actor": about.actor, "remedy": about.remedy}
+    return {"actor": about.actor, "remedy": about.remedy} if about.remedy != _NOTHING else {}
 
 
 def _last_restart(run: Run) -> str:

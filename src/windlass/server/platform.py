@@ -93,6 +93,8 @@ class Platform:
         else:
             told = await self._plan(request, identity, question)
         kind = {"why": "Why", "ps": "RunPage", "plan": "Plan"}[question.what]
+        if "sentences" in told:
+            told["summary"] = " ".join(told["sentences"])
         told = {"kind": kind, "apiVersion": f"{GROUP}/{VERSION}", **told}
         return web.Response(
             body=msgspec.json.encode(told), headers={"Content-Type": "application/json"}
@@ -152,8 +154,11 @@ class Platform:
         data = await self._api.create(Run.resource, question.namespace, body, options)
         explainer = await self._ready()
         found = await explainer.plan(wire.decode(Run, data))
-        told = await self._told(identity, found, explainer)
-        return {"object": msgspec.json.decode(data), **told}
+        told = await self._told(identity, found, explainer, planned=True)
+        value = msgspec.json.decode(data)
+        for key in ("uid", "creationTimestamp", "resourceVersion", "generation"):
+            value["metadata"].pop(key, None)
+        return {"object": value, **told}
 
     # --- parts
 
@@ -166,7 +171,7 @@ class Platform:
         return self._explainer
 
     async def _told(
-        self, identity: Identity, found: Waiting, explainer: Explainer
+        self, identity: Identity, found: Waiting, explainer: Explainer, *, planned: bool = False
     ) -> dict[str, Any]:
         from windlass.control import story
 
@@ -174,7 +179,8 @@ class Platform:
         keys += [name for change in found.explanation.fits_if for name in change.names]
         runs = [run for key in keys if (run := explainer.run(key)) is not None]
         seen = await self._readable(identity, {run.namespace for run in runs})
-        return story.of_waiting(found, times.now(), explainer.run, seen.__contains__)
+        tell = story.of_planned if planned else story.of_waiting
+        return tell(found, times.now(), explainer.run, seen.__contains__)
 
     async def _readable(self, identity: Identity, namespaces: Iterable[str]) -> set[str]:
         """Of these, the namespaces whose runs the caller may read."""

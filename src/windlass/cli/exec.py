@@ -1,0 +1,148 @@
+"""`windlass exec`: a command beside a job, in one of its members."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from windlass.cli import base, client, exits, words
+from windlass.cli.output import Output
+from windlass.kinds import kubernetes
+from windlass.kinds import run as kind
+from windlass.store import errors
+
+
+@base.command(
+    name="exec",
+    examples=(
+        "windlass exec train",
+        "windlass exec train --rank 1 -- nvidia-smi",
+        "windlass exec train -- sh -c 'ls -l $WINDLASS_ROOT'",
+    ),
+    context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False},
+)
+@click.argument("name", metavar="RUN|POD", shell_complete=words.complete_names)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.option("--role", default="", help="Of this role. [default: the first that runs]")
+@click.option("--rank", type=click.IntRange(min=0), help="The member with this index.")
+@base.target_options
+def exec_(
+    out: Output,
+    name: str,
+    command: tuple[str, ...],
+    role: str,
+    rank: int | None,
+    target: base.Target,
+) -> int:
+    """Run COMMAND (default: a shell) in a member of RUN, with your terminal if you have one."""
+    interactive = sys.stdin.isatty() and sys.stdout.isatty() and out.human
+    argv = command or ("sh",)
+
+    async def work(session: client.Session) -> int:
+        from windlass.store.kubernetes import sockets
+
+        pod = await _pod(session, name.removeprefix("run/"), role, rank)
+        async with sockets.open_session(
+            session.store.access, pod, session.namespace, argv, stdin=True, tty=interactive
+        ) as process:
+            with _raw_terminal() if interactive else contextlib.nullcontext():
+                return await _talk(process, interactive)
+
+    return client.call(target, work)
+
+
+async def _pod(session: client.Session, name: str, role: str, rank: int | None) -> str:
+    labels = [f"{kind.LABEL_RUN}={name}"]
+    labels += [f"{kind.LABEL_ROLE}={role}"] if role else []
+    labels += [f"{kind.LABEL_INDEX}={rank}"] if rank is not None else []
+    listed = await session.store.list(
+        kubernetes.Pod, session.namespace, label_selector=",".join(labels)
+    )
+    running = [pod for pod in listed.items if pod.status.phase == "Running"]
+    if running:
+        return min(
+            running, key=lambda pod: (pod.metadata.labels or {}).get(kind.LABEL_INDEX, "")
+        ).name
+    with contextlib.suppress(errors.NotFound):
+        return (await session.store.get(kubernetes.Pod, name, session.namespace)).name
+    await session.store.get(kind.Run, name, session.namespace)
+    member = f"{role or 'member'} {'' if rank is None else rank}".strip()
+    raise exits.CliError(
+        f"No {member} of run/{name} is running.", f"See why: windlass why {name}", exits.NOT_FOUND
+    )
+
+
+async def _talk(process: Any, interactive: bool) -> int:
+    loop = asyncio.get_running_loop()
+    typing = asyncio.create_task(_send_input(process))
+    if interactive:
+        await _tell_size(process)
+        loop.add_signal_handler(signal.SIGWINCH, lambda: asyncio.ensure_future(_tell_size(process)))
+    try:
+        async for channel, data in process.output():
+            stream = sys.stdout if channel == 1 else sys.stderr
+            stream.buffer.write(data) if hasattr(stream, "buffer") else stream.write(
+                data.decode(errors="replace")
+            )
+            stream.flush()
+    finally:
+        typing.cancel()
+    if process.exit_code is None:
+        raise exits.CliError("The connection to the pod ended.", "Try again.", exits.NO_SERVER)
+    return int(process.exit_code)
+
+
+async def _send_input(process: Any) -> None:
+    """What is typed or piped, until its end. Read without a thread: one that waits for the
+    keyboard could not be ended."""
+    loop = asyncio.get_running_loop()
+    try:
+        handle = sys.stdin.fileno()
+        ready = asyncio.Event()
+        loop.add_reader(handle, ready.set)
+    except (OSError, ValueError, PermissionError):
+        # A file or nothing at all: it is there at once.
+        data = sys.stdin.read() if sys.stdin else ""
+        if data:
+            await process.send(data.encode())
+        await process.end_input()
+        return
+    try:
+        while True:
+            await ready.wait()
+            ready.clear()
+            data_read = os.read(handle, 1 << 14)
+            if not data_read:
+                await process.end_input()
+                return
+            await process.send(data_read)
+    finally:
+        loop.remove_reader(handle)
+
+
+async def _tell_size(process: Any) -> None:
+    size = os.get_terminal_size()
+    with contextlib.suppress(ConnectionError):
+        await process.resize(size.columns, size.lines)
+
+
+@contextlib.contextmanager
+def _raw_terminal() -> Iterator[None]:
+    """Keys go to the process as they are, Ctrl-C too."""
+    import termios
+    import tty
+
+    handle = sys.stdin.fileno()
+    before = termios.tcgetattr(handle)
+    try:
+        tty.setraw(handle)
+        yield
+    finally:
+        termios.tcsetattr(handle, termios.TCSADRAIN, before)

@@ -1,0 +1,216 @@
+"""`windlass queue`: who may use how much, and who waits where."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from windlass.cli import base, client, exits, live
+from windlass.cli.output import Output
+from windlass.kinds import quantity, wire
+from windlass.kinds import queue as kind
+from windlass.store import errors
+
+_name = click.argument("name", metavar="QUEUE")
+
+
+@click.group(name="queue", cls=base.Group)
+def queue() -> None:
+    """The sharing tree: guarantees, limits, order."""
+
+
+def _settings(function: Any) -> Any:
+    """Flags that say what a queue may use."""
+    for option in (
+        click.option("--parent", default=None, help="The queue above it."),
+        click.option("--team", "namespaces", multiple=True, help="Namespace whose runs use it."),
+        click.option("--guarantee", multiple=True, metavar="RESOURCE=N", help="gpu=8, cpu=64."),
+        click.option("--limit", multiple=True, metavar="RESOURCE=N", help="Never more than this."),
+        click.option("--lend", multiple=True, metavar="RESOURCE=N", help="What others may borrow."),
+        click.option("--weight", type=click.IntRange(1, 1000000), help="Its part of what is free."),
+        click.option("--order", type=click.Choice(
+            ("fifo", "lifo", "priority", "fair", "shortest", "attained")), help="Who is next."),
+        click.option("--strict/--no-strict", default=None, help="The head blocks the others."),
+        click.option("--min-runtime", default=None, metavar="TIME", help="Not preempted before."),
+        click.option("--max-priority", type=click.IntRange(0, 1000), help="Caps priorities."),
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+@base.command(
+    examples=(
+        "windlass queue create vision --team vision --guarantee gpu=8 --limit gpu=16",
+        "windlass queue create fair --order fair --weight 2",
+    )
+)
+@_name
+@_settings
+@base.target_options
+def create(out: Output, name: str, target: base.Target, **flags: Any) -> None:
+    """Make a QUEUE."""
+    value = {
+        "apiVersion": kind.Queue.resource.api_version,
+        "kind": "Queue",
+        "metadata": {"name": name},
+        "spec": _spec(flags),
+    }
+    made = client.call(
+        target, lambda session: session.store.create(wire.from_dict(kind.Queue, _checked(value)))
+    )
+    out.say(f"queue/{name} created")
+    out.result(wire.to_dict(made), names=[f"queue/{name}"])
+
+
+@base.command(
+    examples=("windlass queue set vision --limit gpu=32", "windlass queue set fair --weight 3"),
+    name="set",
+)
+@_name
+@_settings
+@base.target_options
+def change(out: Output, name: str, target: base.Target, **flags: Any) -> None:
+    """Change what a QUEUE may use; what is not named stays."""
+    spec = _spec(flags)
+    if not spec:
+        raise exits.CliError(
+            "Nothing to change was named.", "For example --limit gpu=8.", exits.USAGE
+        )
+    made = client.call(
+        target, lambda session: session.store.patch(kind.Queue, name, patch={"spec": spec})
+    )
+    out.say(f"queue/{name} changed")
+    out.result(wire.to_dict(made), names=[f"queue/{name}"])
+
+
+@base.command(examples=("windlass queue delete vision",))
+@_name
+@base.target_options
+def delete(out: Output, name: str, target: base.Target) -> None:
+    """Delete a QUEUE. Its runs wait until they name another one."""
+    client.call(target, lambda session: session.store.delete(kind.Queue, name))
+    out.say(f"queue/{name} deleted")
+    out.result({"deleted": [name]}, names=[f"queue/{name}"])
+
+
+@base.command(examples=("windlass queue list", "windlass queue list --json | jq"), name="list")
+@base.target_options
+def list_queues(out: Output, target: base.Target) -> None:
+    """List all queues as a tree, with what each uses."""
+
+    async def work(session: client.Session) -> list[kind.Queue]:
+        return (await session.store.list(kind.Queue)).items
+
+    found = client.call(target, work)
+    rows = [
+        ["  " * depth + each.name, each.spec.order, str(each.spec.weight),
+         str(each.status.running), str(each.status.pending), _amounts(each.status.used),
+         _amounts(each.spec.guarantee), _amounts(each.spec.limit)]
+        for depth, each in _tree(found)
+    ]  # fmt: skip
+    out.result([wire.to_dict(each) for each in found], names=[each.name for each in found])
+    header = ["NAME", "ORDER", "WEIGHT", "RUN", "WAIT", "USED", "GUARANTEE", "LIMIT"]
+    out.table(header, rows)
+    if not found:
+        out.hint("No queues. Make one: windlass queue create NAME")
+
+
+@base.command(examples=("windlass queue get vision",))
+@_name
+@base.target_options
+def get(out: Output, name: str, target: base.Target) -> None:
+    """Show one QUEUE: what it uses of what it may, and the first who wait in it."""
+
+    async def work(session: client.Session) -> tuple[kind.Queue, dict[str, Any]]:
+        found = await session.store.get(kind.Queue, name)
+        try:
+            page = await session.read(
+                f"{client.PLATFORM}/ps", [("finished", "0"), ("limit", "500")]
+            )
+        except errors.ApiError:
+            # Not everybody may see the runs of all teams.
+            page = {"items": []}
+        return found, page
+
+    found, page = client.call(target, work)
+    mine = [item for item in page["items"] if item["queue"] == name]
+    out.result({"queue": wire.to_dict(found), "runs": mine}, names=[name])
+    spec, status = found.spec, found.status
+    out.say(f"queue/{name}: order {spec.order}, weight {spec.weight}"
+            f"{', strict' if spec.strict else ''}{f', below {spec.parent}' if spec.parent else ''}"
+            f"{', for ' + ', '.join(spec.namespaces) if spec.namespaces else ''}")  # fmt: skip
+    used, limits = status.used or {}, spec.limit or spec.guarantee or {}
+    for resource in sorted({*used, *limits}):
+        amount, most = used.get(resource, "0"), limits.get(resource)
+        graph = ""
+        if most and quantity.milli(most):
+            graph = live.bar(out, quantity.milli(amount) / quantity.milli(most)) + " "
+        out.say(f"  {resource:10} {graph}{amount} used" + (f" of {most}" if most else ""))
+    out.say(f"  {status.running} run, {status.pending} wait")
+    for item in mine:
+        place = f" ({item['position']}/{item['of']})" if "position" in item else ""
+        out.say(f"    {item['namespace']}/{item['name']} {item['phase']}{place}")
+
+
+def _tree(found: list[kind.Queue]) -> list[tuple[int, kind.Queue]]:
+    names = {each.name for each in found}
+    listed: list[tuple[int, kind.Queue]] = []
+
+    def add(parent: str | None, depth: int) -> None:
+        for each in sorted(found, key=lambda one: one.name):
+            above = each.spec.parent if each.spec.parent in names else None
+            if above == parent and depth < 32:
+                listed.append((depth, each))
+                add(each.name, depth + 1)
+
+    add(None, 0)
+    return listed
+
+
+def _spec(flags: dict[str, Any]) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "parent": flags["parent"],
+        "namespaces": list(flags["namespaces"]) or None,
+        "weight": flags["weight"],
+        "order": flags["order"],
+        "strict": flags["strict"],
+        "minRuntime": flags["min_runtime"],
+        "maxPriority": flags["max_priority"],
+    }
+    for name in ("guarantee", "limit", "lend"):
+        spec[name] = _pairs(name, flags[name])
+    return {key: value for key, value in spec.items() if value is not None}
+
+
+def _pairs(flag: str, entries: tuple[str, ...]) -> dict[str, str] | None:
+    found = {}
+    for entry in entries:
+        resource, equals, amount = entry.partition("=")
+        if not equals or not resource or not amount:
+            raise exits.CliError(
+                f"--{flag} {entry} cannot be used.", "Write RESOURCE=AMOUNT: gpu=8, memory=64Gi.",
+                exits.USAGE,
+            )  # fmt: skip
+        found[resource] = amount
+    return found or None
+
+
+def _checked(value: dict[str, Any]) -> dict[str, Any]:
+    from windlass.kinds import validation
+
+    if faults := validation.validate(kind.Queue, validation.defaulted(kind.Queue, value)):
+        listed = "\n".join(str(fault) for fault in faults)
+        raise exits.CliError("The queue cannot be made like this.", listed, exits.INVALID)
+    return value
+
+
+def _amounts(amounts: kind.Amounts | None) -> str:
+    return " ".join(f"{name}={amount}" for name, amount in (amounts or {}).items()) or "-"
+
+
+queue.add_command(create, "create")
+queue.add_command(list_queues, "list")
+queue.add_command(get, "get")
+queue.add_command(change, "set")
+queue.add_command(delete, "delete")

@@ -1,0 +1,204 @@
+"""`windlass top`: how full nodes are and what runs use, as bars."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+
+from windlass.cli import base, client, live
+from windlass.cli.output import Output, terminal_width
+from windlass.kinds import kubernetes, quantity
+from windlass.kinds import run as run_kind
+from windlass.store import errors
+
+_METRICS = "/apis/metrics.k8s.io/v1beta1"
+_MAIN = ("cpu", "memory")
+
+
+@base.command(examples=("windlass top nodes", "windlass top runs -A", "windlass top nodes -w"))
+@click.argument("what", type=click.Choice(("nodes", "runs")), default="nodes")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Runs of all namespaces.")
+@click.option("-w", "--watch", is_flag=True, help="Refresh in place until Ctrl-C.")
+@click.option(
+    "--interval", type=click.FloatRange(min=0.5), default=2.0, help="Seconds. [default: 2]"
+)
+@base.target_options
+def top(
+    out: Output,
+    what: str,
+    all_namespaces: bool,
+    watch: bool,
+    interval: float,
+    target: base.Target,
+) -> None:
+    """Show what is given away and what is used, on nodes or by runs."""
+
+    async def work(session: client.Session) -> None:
+        screen = live.Screen(out)
+        while True:
+            if what == "nodes":
+                data = await nodes(session)
+                lines = node_lines(out, data)
+            else:
+                data = await runs(session, "" if all_namespaces else session.namespace)
+                lines = run_lines(out, data)
+            if not watch:
+                out.result(data, names=[each["name"] for each in data])
+                for line in lines:
+                    out.say(line)
+                return
+            out.item(data)
+            screen.show(lines)
+            await asyncio.sleep(interval)
+
+    client.call(target, work)
+
+
+async def nodes(session: client.Session) -> list[dict[str, Any]]:
+    """Each node: what it has, what is given away, what is used (where that is measured)."""
+    listed = (await session.store.list(kubernetes.Node)).items
+    given = await _given_by_node(session)
+    usage = await _usage(session, f"{_METRICS}/nodes")
+    found = []
+    for node in listed:
+        amounts = node.status.allocatable or node.status.capacity or {}
+        resources = {}
+        for name, amount in amounts.items():
+            total = quantity.milli(amount)
+            if total and name != "pods":
+                used = usage.get(node.name, {}).get(name)
+                resources[name] = {
+                    "total": total / 1000,
+                    "given": given.get(node.name, {}).get(name, 0) / 1000,
+                    **({"used": used / 1000} if used is not None else {}),
+                }
+        found.append({"name": node.name, "ready": node.is_ready, "resources": resources})
+    return found
+
+
+async def runs(session: client.Session, namespace: str) -> list[dict[str, Any]]:
+    """Each run that holds room: what it asked for, what it uses."""
+    listed = (await session.store.list(run_kind.Run, namespace)).items
+    pods = (await session.store.list(kubernetes.Pod, namespace)).items
+    place = f"/namespaces/{namespace}" if namespace else ""
+    usage = await _usage(session, f"{_METRICS}{place}/pods")
+    by_run: dict[tuple[str, str], list[kubernetes.Pod]] = {}
+    for pod in pods:
+        name = (pod.metadata.labels or {}).get(run_kind.LABEL_RUN)
+        if name and pod.status.phase in ("Pending", "Running"):
+            by_run.setdefault((pod.namespace, name), []).append(pod)
+    found = []
+    for each in listed:
+        mine = by_run.get((each.namespace, each.name), [])
+        if each.finished or not mine:
+            continue
+        asked: dict[str, float] = {}
+        used: dict[str, float] = {}
+        for pod in mine:
+            _add(asked, _requests(pod))
+            _add(used, usage.get(pod.name, {}))
+        resources = {
+            name: {"given": asked[name] / 1000,
+                   **({"used": used[name] / 1000} if name in used else {})}
+            for name in asked
+        }  # fmt: skip
+        found.append(
+            {"name": each.name, "namespace": each.namespace, "phase": each.status.phase,
+             "members": len(mine), "resources": resources}
+        )  # fmt: skip
+    return found
+
+
+def node_lines(out: Output, data: list[dict[str, Any]]) -> list[str]:
+    width = max(8, min(30, terminal_width() - 50))
+    lines = []
+    for node in data:
+        lines.append(node["name"] + ("" if node["ready"] else "  NOT ready"))
+        for name, amount in _ordered(node["resources"]):
+            shown = amount.get("used", amount["given"])
+            word = "used" if "used" in amount else "given"
+            bar = live.bar(out, shown / amount["total"], width)
+            text = f"{_told(name, shown)} {word} of {_told(name, amount['total'])}"
+            if "used" in amount:
+                text += f" ({_told(name, amount['given'])} given)"
+            lines.append(f"  {_short(name):8} {bar} {text}")
+    return lines or ["No nodes."]
+
+
+def run_lines(out: Output, data: list[dict[str, Any]]) -> list[str]:
+    rows = []
+    for each in data:
+        cells = [each["name"], each["phase"], str(each["members"])]
+        for name in _MAIN:
+            amount = each["resources"].get(name, {"given": 0.0})
+            used = _told(name, amount["used"]) if "used" in amount else "?"
+            part = amount.get("used", 0.0) / amount["given"] if amount["given"] else 0.0
+            cells.append(f"{live.bar(out, part, 10)} {used}/{_told(name, amount['given'])}")
+        devices = [f"{v['given']:g} {_short(k)}" for k, v in each["resources"].items()
+                   if k not in _MAIN]  # fmt: skip
+        rows.append([*cells, " ".join(devices) or "-"])
+    if not rows:
+        return ["Nothing runs."]
+    return list(out.table_lines(["NAME", "PHASE", "MEMBERS", "CPU", "MEMORY", "DEVICES"], rows))
+
+
+async def _given_by_node(session: client.Session) -> dict[str, dict[str, float]]:
+    """What pods hold, by node; empty where one may not see the pods of others."""
+    found: dict[str, dict[str, float]] = {}
+    try:
+        pods = (await session.store.list(kubernetes.Pod)).items
+    except errors.Forbidden:
+        return found
+    for pod in pods:
+        if pod.spec.node_name and pod.status.phase in ("Pending", "Running"):
+            _add(found.setdefault(pod.spec.node_name, {}), _requests(pod))
+    return found
+
+
+def _requests(pod: kubernetes.Pod) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for container in pod.spec.containers or ():
+        asked = container.resources.requests if container.resources else None
+        limits = container.resources.limits if container.resources else None
+        _add(total, {k: quantity.milli(v) for k, v in {**(limits or {}), **(asked or {})}.items()})
+    return total
+
+
+async def _usage(session: client.Session, path: str) -> dict[str, dict[str, float]]:
+    """What is really used, as metrics.k8s.io tells it; nothing where nobody measures."""
+    try:
+        answer = await session.read(path)
+    except errors.ApiError:
+        return {}
+    found: dict[str, dict[str, float]] = {}
+    for item in answer.get("items") or ():
+        parts = [item["usage"]] if "usage" in item else [c["usage"] for c in item["containers"]]
+        total = found.setdefault(item["metadata"]["name"], {})
+        for part in parts:
+            _add(total, {name: quantity.milli(amount) for name, amount in part.items()})
+    return found
+
+
+def _add(into: dict[str, float], more: dict[str, Any]) -> None:
+    for name, amount in more.items():
+        into[name] = into.get(name, 0) + amount
+
+
+def _ordered(resources: dict[str, Any]) -> list[tuple[str, Any]]:
+    first = [(name, resources[name]) for name in _MAIN if name in resources]
+    return first + [(k, v) for k, v in sorted(resources.items()) if k not in _MAIN]
+
+
+def _short(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+def _told(name: str, amount: float) -> str:
+    if name in ("memory", "ephemeral-storage") or name.startswith("hugepages"):
+        for unit, size in (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
+            if amount >= size:
+                return f"{amount / size:.3g}{unit}"
+        return f"{amount:.0f}"
+    return f"{amount:.3g}"
