@@ -53,15 +53,22 @@ class CronRuns:
             await self._cannot_schedule(cron, str(error))
             return runtime.DONE
         runs = await self._own_runs(cron)
-        if plan.start is not None and not cron.spec.suspend:
+        before = msgspec.to_builtins(cron.status)
+        if cron.spec.suspend:
+            _set_condition(
+                cron, "False", reasons.Reason.SUSPENDED, "held by spec.suspend", self._now()
+            )
+        elif plan.start is not None:
             runs = await self._start(cron, plan.start, plan.missed, runs)
+        elif _reason(cron) == reasons.Reason.SUSPENDED:
+            _set_condition(cron, "True", reasons.Reason.ASSIGNED, "released", self._now())
         if plan.too_late is not None and not cron.spec.suspend:
             await self._tell(
-                cron, events.WARNING, reasons.Reason.TIMEOUT,
+                cron, events.WARNING, reasons.Reason.MISSED_START,
                 f"the start of {times.seconds(plan.too_late)} was missed by more than "
                 f"{cron.spec.starting_deadline} and is skipped",
             )  # fmt: skip
-        await self._write_status(cron, runs)
+        await self._write_status(cron, before, runs)
         await self._trim_history(cron, runs)
         if plan.next is None or cron.spec.suspend:
             return runtime.DONE
@@ -76,20 +83,18 @@ class CronRuns:
         wanted = run_name(cron.name, at)
         active = [r for r in runs if not r.finished and r.name != wanted]
         if active and cron.spec.concurrency_policy == "Forbid":
-            await self._tell(
-                cron, events.NORMAL, reasons.Reason.BEHIND_IN_QUEUE,
-                f"the start of {times.seconds(at)} waits: {active[0].name} has not ended",
-            )  # fmt: skip
+            why = f"the start of {times.seconds(at)} waits: {active[0].name} has not ended"
+            await self._tell(cron, events.NORMAL, reasons.Reason.LAST_NOT_ENDED, why)
+            _set_condition(cron, "False", reasons.Reason.LAST_NOT_ENDED, why, self._now())
             return runs
         if active and cron.spec.concurrency_policy == "Replace":
             for old in active:
-                await self._delete(old)
-            runs = [r for r in runs if r not in active]
+                await self._stop(old)
         made = await self._create(cron, at)
         if missed:
             more = "at least " if missed + 1 >= schedule.COUNT_LIMIT else ""
             await self._tell(
-                cron, events.WARNING, reasons.Reason.TIMEOUT,
+                cron, events.WARNING, reasons.Reason.MISSED_START,
                 f"{more}{missed} earlier starts were missed; made up only for {times.seconds(at)}",
             )  # fmt: skip
         cron.status.last_schedule_time = times.seconds(at)
@@ -127,8 +132,9 @@ class CronRuns:
         )
         return [r for r in found.items if _is_owned(r, cron)]
 
-    async def _write_status(self, cron: cronrun.CronRun, runs: list[run.Run]) -> None:
-        before = msgspec.to_builtins(cron.status)
+    async def _write_status(
+        self, cron: cronrun.CronRun, before: dict[str, Any], runs: list[run.Run]
+    ) -> None:
         active = [
             cronrun.ActiveRun(name=r.name, uid=r.uid)
             for r in sorted(runs, key=lambda r: r.name)
@@ -163,6 +169,18 @@ class CronRuns:
         surplus += _all_but_last(bad, cron.spec.failed_history_limit)
         for old in surplus:
             await self._delete(old)
+
+    async def _stop(self, old: run.Run) -> None:
+        """By the checkpoint contract; it stays as a record of what was stopped."""
+        if old.spec.stop or old.metadata.deletion_timestamp:
+            return
+        try:
+            await self._store.patch(
+                run.Run, old.name, old.namespace,
+                patch={"metadata": {"uid": old.uid}, "spec": {"stop": True}},
+            )  # fmt: skip
+        except errors.NotFound:
+            return
 
     async def _delete(self, old: run.Run) -> None:
         try:
@@ -219,6 +237,11 @@ def _owner(cron: cronrun.CronRun) -> meta.OwnerReference:
 
 def _is_owned(made: run.Run, cron: cronrun.CronRun) -> bool:
     return any(owner.uid == cron.uid for owner in made.metadata.owner_references or ())
+
+
+def _reason(cron: cronrun.CronRun) -> str:
+    """Of the condition `Scheduled`, "" if there is none."""
+    return next((c.reason for c in cron.status.conditions or () if c.type == "Scheduled"), "")
 
 
 def _set_condition(

@@ -52,6 +52,8 @@ class Reason(enum.StrEnum):
     CODE_FAILED = "CodeFailed"
     TIMEOUT = "Timeout"
     USER_STOPPED = "UserStopped"
+    MISSED_START = "MissedStart"
+    LAST_NOT_ENDED = "LastNotEnded"
 
     @property
     def about(self) -> About:
@@ -220,5 +222,18 @@ ABOUT: Final[dict[Reason, About]] = {
         "Somebody stopped it.",
         "Submit it again to run it once more.",
         "kubectl describe run NAME",
+    ),
+    Reason.MISSED_START: About(
+        "platform",
+        "A start of a CronRun was missed: the platform was down, or the last Run took too long.",
+        "Nothing, if the latest start was made up for; else raise spec.startingDeadline.",
+        "kubectl describe cronrun NAME",
+    ),
+    Reason.LAST_NOT_ENDED: About(
+        "user",
+        "A start of a CronRun waits because its last Run has not ended and spec.concurrencyPolicy "
+        "is Forbid.",
+        "Wait, or stop the last Run.",
+        "kubectl describe cronrun NAME",
     ),
 }

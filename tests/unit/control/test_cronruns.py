@@ -165,8 +165,36 @@ async def test_a_start_missed_by_more_than_the_deadline_is_skipped_and_told_once
 async def test_suspended_starts_nothing_and_sleeps(store, clock):
     await make(store, suspend=True)
     clock.to("2200-01-01T03:00:00")
-    assert await cronruns.CronRuns(store, clock).reconcile(KEY) == runtime.DONE
+    reconciler = cronruns.CronRuns(store, clock)
+    assert await reconciler.reconcile(KEY) == runtime.DONE
     assert await names(store) == []
+    (condition,) = (await current(store)).status.conditions
+    assert (condition.status, condition.reason) == ("False", "Suspended")
+    held = await current(store)
+    await reconciler.reconcile(KEY)
+    assert (await current(store)).metadata.resource_version == held.metadata.resource_version
+
+
+async def test_released_it_makes_up_for_the_latest_start_and_says_so(store, clock):
+    await make(store, suspend=True)
+    reconciler = cronruns.CronRuns(store, clock)
+    clock.to("2200-01-02T03:30:00")
+    await reconciler.reconcile(KEY)
+    await store.patch(cronrun.CronRun, "nightly", NAMESPACE, patch={"spec": {"suspend": False}})
+    await reconciler.reconcile(KEY)
+    assert await names(store) == ["nightly-000102-0300"]
+    (condition,) = (await current(store)).status.conditions
+    assert (condition.status, condition.reason) == ("True", "Assigned")
+
+
+async def test_released_before_the_next_start_it_is_no_longer_said_to_be_held(store, clock):
+    await make(store, suspend=True)
+    reconciler = cronruns.CronRuns(store, clock)
+    await reconciler.reconcile(KEY)
+    await store.patch(cronrun.CronRun, "nightly", NAMESPACE, patch={"spec": {"suspend": False}})
+    await reconciler.reconcile(KEY)
+    (condition,) = (await current(store)).status.conditions
+    assert (condition.status, condition.reason) == ("True", "Assigned")
 
 
 @pytest.mark.parametrize(
@@ -174,7 +202,7 @@ async def test_suspended_starts_nothing_and_sleeps(store, clock):
     [
         ("Allow", ["nightly-000101-0300", "nightly-000102-0300"]),
         ("Forbid", ["nightly-000101-0300"]),
-        ("Replace", ["nightly-000102-0300"]),
+        ("Replace", ["nightly-000101-0300", "nightly-000102-0300"]),
     ],
 )
 async def test_when_the_last_run_has_not_ended(store, clock, policy, expected):
@@ -185,6 +213,10 @@ async def test_when_the_last_run_has_not_ended(store, clock, policy, expected):
         await reconciler.reconcile(KEY)
     assert await names(store) == expected
     assert [a.name for a in (await current(store)).status.active] == expected
+    last = await store.get(run.Run, "nightly-000101-0300", NAMESPACE)
+    assert last.spec.stop == (policy == "Replace"), "it stays as a record"
+    (condition,) = (await current(store)).status.conditions
+    assert condition.reason == ("LastNotEnded" if policy == "Forbid" else "Assigned")
 
 
 async def test_a_forbidden_start_is_made_up_for_when_the_last_run_ends(store, clock):
