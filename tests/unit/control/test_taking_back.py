@@ -160,6 +160,56 @@ async def test_members_that_need_no_gang_come_one_by_one_until_all_were_there(wo
     assert len(world.worked["job"]) == 7
 
 
+# --- failures -------------------------------------------------------------------------------------
+
+
+async def test_nothing_starts_twice_while_a_silent_node_may_come_back(store):
+    world = await laid_out(store, nodes=2)
+    world.pace = 40
+    await world.submit("job", cpu="3")
+    await world.go(2)
+    ((_, _, node),) = world.processes.values()
+    await world.set_silent(node, silent=True)
+    await world.live()
+    status = await world.status("job")
+    assert (status.phase, status.reason, status.avoid) == ("Stopping", "NodeLost", [node])
+    await world.set_silent(node, silent=False)
+    await world.go(3)
+    status = await world.status("job")
+    assert (status.phase, status.attempt, status.retries) == ("Running", 1, 1)
+    assert status.assignment is not None
+    assert status.assignment.members["worker"][0].node != node
+    assert not [step for step in status.history or () if "twice" in step.message]
+
+
+async def test_what_may_have_run_twice_says_so(store):
+    world = await laid_out(store, nodes=2)
+    world.pace = 40
+    await world.submit("job", cpu="3")
+    await world.go(2)
+    ((_, _, node),) = world.processes.values()
+    await world.set_silent(node, silent=True)
+    await world.go(6)
+    status = await world.status("job")
+    assert (status.phase, status.attempt) == ("Running", 1)
+    assert len(world.processes) == 2
+    await world.set_silent(node, silent=False)
+    await world.turn()
+    assert len(world.processes) == 1
+
+
+@pytest.mark.parametrize(("restart", "again"), [("pod", 1), ("role", 3)])
+async def test_members_that_fail_start_again_within_the_attempt(world, restart, again):
+    world.lengths["job"] = 6
+    await world.submit("job", 3, restart=restart)
+    await world.go(2)
+    world.failing["job"] = 1
+    await world.go(20)
+    status = await world.status("job")
+    assert (status.phase, status.attempt, status.restarts, status.retries) == ("Succeeded", 0, 1, 0)
+    assert len(world.worked["job"]) == 3 + again
+
+
 deaths = st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=14)
 
 
@@ -190,5 +240,42 @@ async def test_whatever_crashes_everybody_gets_room_in_turn_and_nobody_too_much(
         for owner in await world.runs():
             assert owner.status.phase == "Succeeded", (owner.name, owner.status)
             assert owner.status.retries == 0
+    finally:
+        await api.close()
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    deaths=deaths,
+    restart=st.sampled_from(["pod", "role", "run"]),
+    fails=st.integers(0, 3),
+    silent=st.integers(1, 8),
+)
+async def test_whatever_crashes_no_member_fails_more_often_than_its_run_allows(
+    deaths, restart, fails, silent, tmp_path_factory
+):
+    """Members fail, a node falls silent and comes back, the leader dies all the time."""
+    api = await Api.open(tmp_path_factory.mktemp("crash") / "store.db")
+    store = EmbeddedStore(api)
+    try:
+        await store.create(kubernetes.Namespace(metadata=meta.ObjectMeta(name=build.NAMESPACE)))
+        world = await laid_out(store, nodes=2)
+        world.pace, world.lengths["job"] = 25, 5
+        retries = run.Retries(limit=4, causes=["NodeLost", "Failed"])
+        await world.submit("job", 3, cpu="2", restart=restart, retries=retries)
+        for number, (writes, after) in enumerate(deaths):
+            if number == 3:
+                world.failing["job"] = fails
+            if number == silent:
+                await world.set_silent("n1", silent=True)
+            await world.live(writes=writes, after=after)
+            await world.turn()
+        await world.go(4)
+        await world.set_silent("n1", silent=False)
+        await world.go(60)
+        status = await world.status("job")
+        assert status.phase == "Succeeded", status
+        assert not world.processes
+        assert status.restarts + status.retries <= fails + 1
     finally:
         await api.close()

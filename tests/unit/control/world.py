@@ -13,6 +13,7 @@ from collections import Counter
 from tests.unit.control import build
 from tests.unit.control.faults import Crash, Fragile
 from windlass.control import members, runs, scheduler
+from windlass.control import nodes as nodes_of
 from windlass.kinds import kubernetes, queue, run, times
 from windlass.store import errors
 from windlass.store.reflector import Reflector
@@ -32,6 +33,14 @@ class World:
         self._turns: Counter[str] = Counter()
         self.worked: dict[str, set[str]] = {}
         """By Run, the pods that ran."""
+        self.pace = 0
+        """Seconds that pass within a life, from cycle to cycle."""
+        self.silent: set[str] = set()
+        """Nodes that nobody hears of, though processes there run on."""
+        self.failing: Counter[str] = Counter()
+        """By Run, how many of its members will fail."""
+        self.processes: dict[str, tuple[str, str, str]] = {}
+        """What really runs: by uid of the pod its Run, attempt and node."""
 
     async def live(self, cycles: int = 3, writes: int = HORIZON, *, after: bool = False) -> None:
         """One life of a leader."""
@@ -52,9 +61,11 @@ class World:
                 fragile, nodes=nodes, pods=pods, runs=owners, queues=queues, epoch=self.epoch,
                 now=lambda: self.now, clock=self._clock,
             )  # fmt: skip
-            controller = runs.Runs(fragile, pods, self.epoch, now=lambda: self.now)
+            silence = nodes_of.Silence(nodes, self._clock)
+            controller = runs.Runs(fragile, pods, self.epoch, silence=silence, now=lambda: self.now)
             with contextlib.suppress(Crash):
                 for _ in range(cycles):
+                    self.now += datetime.timedelta(seconds=self.pace)
                     await made.cycle()
                     for owner in await self.runs():
                         with contextlib.suppress(errors.Conflict):
@@ -65,21 +76,43 @@ class World:
     async def turn(self) -> None:
         """Nodes do what they do next, and a minute passes."""
         self.now += datetime.timedelta(seconds=60)
-        for pod in await self.pods():
-            owner = pod.metadata.labels[run.LABEL_RUN]
-            self._turns[pod.uid] += 1
-            if pod.metadata.deletion_timestamp:
-                if not self.stubborn or self._turns[pod.uid] % 2:
-                    await self.store.delete(
-                        kubernetes.Pod, pod.name, pod.namespace, grace_seconds=0
-                    )
-            elif pod.status.phase == "Pending":
-                self.worked.setdefault(owner, set()).add(pod.uid)
-                await self._report(pod, "Running")
-            elif pod.status.phase == "Running" and self._turns[pod.uid] > self.lengths.get(
-                owner, HORIZON
-            ):
-                await self._report(pod, "Succeeded")
+        there = await self.pods()
+        for uid, (_, _, node) in list(self.processes.items()):
+            if node not in self.silent and uid not in {pod.uid for pod in there}:
+                del self.processes[uid]  # a node that hears that its pod is gone ends it
+        for pod in there:
+            if pod.spec.node_name not in self.silent:
+                await self._play(pod)
+
+    async def _play(self, pod: kubernetes.Pod) -> None:
+        labels = pod.metadata.labels
+        owner = labels[run.LABEL_RUN]
+        self._turns[pod.uid] += 1
+        if pod.metadata.deletion_timestamp:
+            if not self.stubborn or self._turns[pod.uid] % 2:
+                self.processes.pop(pod.uid, None)
+                await self.store.delete(kubernetes.Pod, pod.name, pod.namespace, grace_seconds=0)
+        elif pod.status.phase == "Pending":
+            self.worked.setdefault(owner, set()).add(pod.uid)
+            self.processes[pod.uid] = (owner, labels[run.LABEL_ATTEMPT], pod.spec.node_name)
+            await self._report(pod, "Running")
+        elif pod.status.phase == "Running" and self.failing[owner]:
+            self.failing[owner] -= 1
+            self.processes.pop(pod.uid)
+            await self._report(pod, "Failed", 3)
+        elif pod.status.phase == "Running" and self._turns[pod.uid] > self.lengths.get(
+            owner, HORIZON
+        ):
+            self.processes.pop(pod.uid)
+            await self._report(pod, "Succeeded", 0)
+
+    async def set_silent(self, node: str, *, silent: bool) -> None:
+        (self.silent.add if silent else self.silent.discard)(node)
+        ready = {"type": "Ready", "status": "Unknown" if silent else "True",
+                 "lastTransitionTime": times.seconds(self.now)}  # fmt: skip
+        await self.store.patch(
+            kubernetes.Node, node, patch={"status": {"conditions": [ready]}}, subresource="status"
+        )
 
     async def go(self, turns: int) -> None:
         """So many turns, or until all Runs have ended."""
@@ -102,11 +135,12 @@ class World:
                 used[pod.spec.node_name or ""] += members.pod_amounts(pod)["cpu"]
         assert all(used[node] <= allocatable[node] for node in used), used
         attempts: dict[str, set[str]] = {}
-        for pod in await self.pods():
-            if members.is_active(pod):
-                labels = pod.metadata.labels
-                attempts.setdefault(labels[run.LABEL_RUN], set()).add(labels[run.LABEL_ATTEMPT])
-        assert all(len(found) == 1 for found in attempts.values()), attempts
+        for name, attempt, _ in self.processes.values():
+            attempts.setdefault(name, set()).add(attempt)
+        for name, found in attempts.items():
+            if len(found) > 1:
+                words = [step.message for step in (await self.status(name)).history or ()]
+                assert any("may have run twice" in word for word in words), (name, found)
 
     def _clock(self) -> float:
         return self.now.timestamp()
@@ -134,10 +168,10 @@ class World:
         found = (await self.store.list(kubernetes.Pod, build.NAMESPACE)).items
         return [pod for pod in found if not name or pod.metadata.labels[run.LABEL_RUN] == name]
 
-    async def _report(self, pod: kubernetes.Pod, to: str) -> None:
+    async def _report(self, pod: kubernetes.Pod, to: str, code: int | None = None) -> None:
         status: dict = {"phase": to}
-        if to == "Succeeded":
-            state = {"terminated": {"exitCode": 0, "reason": "Completed"}}
+        if code is not None:
+            state = {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed"}}
             status["containerStatuses"] = [{"name": "worker", "state": state}]
         await self.store.patch(
             kubernetes.Pod, pod.name, pod.namespace, patch={"status": status}, subresource="status"
