@@ -12,13 +12,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 WINDLASS = [sys.executable, "-m", "windlass.cli.main"]
-PATIENCE = 60.0
 
 
 def main() -> int:
@@ -29,10 +27,10 @@ def main() -> int:
     try:
         tell("1. Start the engine on this machine: no container, no database, no cluster.")
         windlass("up", "--detach", "--no-kubectl-context")
-        tell("2. Run a job with two members; what they print arrives live.")
-        small = ("--cpus", "500m", "--memory", "128Mi")
-        script = (sys.executable, str(HERE / "pi.py"), "--members", "2", "--share", f"{state}/pi")
-        windlass("run", "--name", "pi", "-w", "2", *small, "--", *script)
+        tell("2. Train with two workers that average their gradients; their logs arrive live.")
+        small = ("--cpus", "500m", "--memory", "256Mi")
+        windlass("run", "-n", "train", "-w", "2", *small, "--", sys.executable,
+                 str(HERE / "train.py"))  # fmt: skip
         show_waiting()
         tell("5. Stop the engine. With --stop-runs nothing of it goes on.")
     except subprocess.CalledProcessError as problem:
@@ -50,21 +48,18 @@ def main() -> int:
 def show_waiting() -> None:
     """One job takes all cores, so that the next one has to wait; then the first one goes."""
     cores = free_cores()
-    tell(f"3. One job takes all {cores} cores; the next one has to wait, and says why.")
-    windlass(
-        "submit", "--name", "greedy", "--cpus", cores, "--memory", "128Mi", "--", "sleep", "600"
-    )
-    wait_for("greedy", "Running")
-    windlass("submit", "--name", "patient", "--cpus", "1", "--memory", "128Mi", "--",
-             "echo", "at last")  # fmt: skip
-    waiting = wait_for("patient", "Queued", with_reason=True)
-    windlass("get", "runs", "-o", "wide")
-    print(f"\n   patient waits: {waiting['reason']}: {waiting['message']}")
-    tell("4. The greedy job is deleted, and the patient one runs.")
-    windlass("delete", "run", "greedy")
-    windlass("logs", "-f", "patient")
-    wait_for("patient", "Succeeded")
-    windlass("get", "runs")
+    tell(f"3. One job takes all {cores} cores and says how long; the next one waits. Ask why.")
+    windlass("submit", "-n", "greedy", "--cpus", cores, "--memory", "128Mi", "--expected", "10m",
+             "--", "sleep", "600")  # fmt: skip
+    windlass("wait", "greedy", "--started")
+    windlass("submit", "-n", "patient", "--cpus", "1", "--memory", "128Mi", "--", "echo", "at last")
+    windlass("ps")
+    print(flush=True)
+    windlass("why", "patient")
+    tell("4. The greedy job is stopped, and the patient one runs.")
+    windlass("stop", "greedy", "--wait")
+    windlass("attach", "patient")
+    windlass("ps")
 
 
 def tell(text: str) -> None:
@@ -92,17 +87,6 @@ def free_cores() -> str:
     return str(node["allocatable"]["cpu"])
 
 
-def wait_for(name: str, phase: str, with_reason: bool = False) -> dict[str, Any]:
-    """The run's status, once it is in this phase."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        status: dict[str, Any] = ask("get", "run", name).get("status") or {}
-        if status.get("phase") == phase and (status.get("reason") or not with_reason):
-            return status
-        time.sleep(0.2)
-    raise SystemExit(f"run {name} did not become {phase} within {PATIENCE:.0f} s: {status}")
-
-
 def stop(state: Path) -> None:
     print("$ windlass down --stop-runs", flush=True)
     subprocess.run([*WINDLASS, "down", "--stop-runs"], check=False)
@@ -113,8 +97,8 @@ NEXT = """
 What to try next, with an engine that stays:
 
   windlass up --detach                        start it; state lives in ~/.windlass
-  windlass run -- python your_script.py       your own job, with its exit code
-  windlass apply -f examples/hello.yaml       the same as a file
+  windlass run -w 2 --workdir . -- python train.py    your own job, with its exit code
+  windlass init; windlass run -f run.yaml     the same as a file, with comments
   kubectl --context windlass get runs         any Kubernetes client works
   windlass doctor                             what this machine can and cannot do
   windlass --help                             everything else

@@ -57,7 +57,7 @@ def of_waiting(
         return told
     about = _about(verdict.reason)
     told |= {"reason": str(verdict.reason), "message": verdict.message}
-    sentences = [_sentence(f"it waits: {verdict.message}")]
+    sentences = [_sentence(f"it waits: {_without_promise(verdict.message)}")]
     place = found.place
     if place.of > 1 and verdict.reason is not reasons.Reason.IMPOSSIBLE:
         sentences.append(f"It is number {place.position} of {place.of} in queue {place.queue}.")
@@ -113,7 +113,8 @@ def row(found: Row) -> dict[str, Any]:
     if status.progress is not None and status.progress.fraction is not None:
         told["progress"] = status.progress.fraction
     if found.verdict is not None:
-        told |= {"reason": str(found.verdict.reason), "message": found.verdict.message}
+        message = _without_promise(found.verdict.message)
+        told |= {"reason": str(found.verdict.reason), "message": message}
     if found.place is not None:
         told |= {"position": found.place.position, "of": found.place.of}
     if found.start is not None:
@@ -259,6 +260,11 @@ def _last_restart(run: Run) -> str:
             why = step.message or step.reason
             return f"the last time because of this: {why}."
     return "see its history."
+
+
+def _without_promise(message: str) -> str:
+    """When it starts is told by itself."""
+    return message.partition("; it starts by ")[0]
 
 
 # --- words ----------------------------------------------------------------------------------------
