@@ -43,8 +43,8 @@ class Engine:
     python: str = "python3"
     """The Python inside pods that has this package: what `prepare` and the companion run with."""
     environments: str = ""
-    """Folder on the nodes in which each namespace keeps its built environments; "": none is kept,
-    and each pod builds its own."""
+    """hostPath under which a namespace finds the environments it has built; "": none is kept, and
+    each pod builds its own."""
 
     @staticmethod
     def read(found: kubernetes.ConfigMap | None) -> Engine:

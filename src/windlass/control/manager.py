@@ -111,7 +111,14 @@ class _Room:
         )
         self._run_controller = runtime.Controller(
             runs.NAME,
-            runs.Runs(store, self._pods, epoch, silence=nodes.Silence(self._nodes)).reconcile,
+            runs.Runs(
+                store,
+                self._pods,
+                epoch,
+                silence=nodes.Silence(self._nodes),
+                engine=self._engine,
+                address=self._address,
+            ).reconcile,
             keys=lambda: [_key(each) for each in self._runs],
             workers=8,
             registry=registry,
@@ -160,6 +167,11 @@ class _Room:
 
     def _engine(self) -> engine.Engine:
         return engine.Engine.read(self._facts.get(engine.NAME, NAMESPACE))
+
+    def _address(self, name: str) -> str:
+        node = self._nodes.get(name)
+        listed = (node.status.addresses if node else None) or ()
+        return next((each.address for each in listed if each.type == "InternalIP"), "")
 
     def _connect(self) -> None:
         """Which change wakes which controller."""

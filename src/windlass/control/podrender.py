@@ -1,37 +1,90 @@
-"""How the pod of a member looks, and what of a Run no engine here can do.
+"""How the pod of a member looks, and what of a Run an engine cannot do.
 
 Pure. `control.runmachine` asks for the pods that are missing; `control.snapshots` holds Runs that
-cannot be done.
+cannot be done. What differs between engines is in the `Setting`, as data.
 """
 
 from __future__ import annotations
 
+import base64
+import dataclasses
 import fractions
+import hashlib
+import json
 from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from windlass.control import members
-from windlass.kinds import duration, hostpods, kubernetes, meta, run
+from windlass import frameworks
+from windlass.control import engine as engines
+from windlass.control import members, ports
+from windlass.frameworks import group as groups
+from windlass.kinds import duration, hostpods, kubernetes, meta, quantity, run
+
+PREPARE = "prepare"
+"""Name of the init container that fetches code and builds the environment."""
+AUDIENCE = "windlass"
+_ROOT = "\0"
+"""Stands for the pod's own folder while texts are put together: no text of a user can hold it."""
+_ENTER = '. "$0"; exec "$@"'
+_VISIBLE = {"gpu": ("CUDA_VISIBLE_DEVICES",), "npu": ("ASCEND_RT_VISIBLE_DEVICES",)}
+"""Where no runtime hides devices, programs are told which are theirs."""
+_TOKEN_SECONDS = 3600
 
 
-def unsupported(spec: run.RunSpec) -> str:
-    """What of the spec no engine here can do yet, with the remedy; "" when all can be done."""
-    if spec.framework != "process":
-        return _leave_out(f"spec.framework {spec.framework}", "only process is supported")
-    for name, value in (("code", spec.code), ("mounts", spec.mounts)):
-        if value:
-            return _leave_out(f"spec.{name}", "it is not supported yet")
-    if spec.restart != "run":
-        return _leave_out(f"spec.restart {spec.restart}", "only run is supported")
-    environment = spec.environment
-    if environment and (environment.python or environment.requirements or environment.setup):
-        return _leave_out("spec.environment", "only its image is supported yet")
+@dataclasses.dataclass(frozen=True, slots=True)
+class Setting:
+    """Where an attempt runs, besides its nodes."""
+
+    engine: engines.Engine = dataclasses.field(default_factory=engines.Engine)
+    ports: int = 0
+    """First port of the attempt's block; see `control.ports`. 0: it has none."""
+    addresses: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """By node, where others reach it; an engine of one machine needs none."""
+
+
+# --- what cannot be done --------------------------------------------------------------------------
+
+
+def unsupported(spec: run.RunSpec, engine: engines.Engine | None = None) -> str:
+    """What of the spec the engine cannot do, with the remedy; "" when all can be done. Without an
+    engine: what none can."""
+    for mount in spec.mounts or ():
+        kind = mount.source.partition(":")[0]
+        if kind == "dataset":
+            return (
+                f"spec.mounts: {mount.source}: datasets are not there yet; mount a claim or host:"
+            )
+        if kind == "claim" and engine is not None and not engine.claims:
+            return f"spec.mounts: {mount.source}: this engine has no claims; mount a host: folder"
+    if engine is not None:
+        problem = _unsupported_by(engine, spec)
+        if problem:
+            return problem
     for role in spec.roles:
-        if role.resources.shm != "auto":
-            return _leave_out("spec.roles[].resources.shm", "only auto is supported yet")
         for device in role.devices or ():
             if device.share and fractions.Fraction(device.share).numerator != 1:
                 return f"spec.roles[].devices[].share {device.share}: write it as 1 over a number"
     return _unsupported_bundle(spec)
+
+
+def _unsupported_by(engine: engines.Engine, spec: run.RunSpec) -> str:
+    environment = spec.environment or run.Environment()
+    if environment.image and not engine.images:
+        return (
+            f"spec.environment.image {environment.image}: this engine runs processes on the "
+            "machine's own files, not images; leave it out and name packages in "
+            "spec.environment.requirements"
+        )
+    if _needs_preparation(spec) and not engine.server:
+        return "spec.code: pods cannot reach the server of this installation; leave it out"
+    several = sum(role.replicas for role in spec.roles) > 1
+    if engine.addresses == "pod" and spec.framework != "process" and several:
+        return (
+            f"spec.framework {spec.framework}: members with addresses of their own cannot find "
+            "each other yet; use process"
+        )
+    return ""
 
 
 def _unsupported_bundle(spec: run.RunSpec) -> str:
@@ -48,86 +101,344 @@ def _unsupported_bundle(spec: run.RunSpec) -> str:
     return ""
 
 
-def pod_of(owner: run.Run, role: run.Role, index: int, member: run.Member) -> kubernetes.Pod:
+# --- the pod --------------------------------------------------------------------------------------
+
+
+def pod_of(
+    owner: run.Run, role: run.Role, index: int, member: run.Member, setting: Setting | None = None
+) -> kubernetes.Pod:
     """The pod of one member, bound to its node."""
-    attempt = owner.status.attempt
-    overrides = owner.spec.overrides or run.Overrides()
-    labels = {
-        **(overrides.labels or {}),
-        run.LABEL_RUN: owner.name,
-        run.LABEL_ATTEMPT: str(attempt),
-        run.LABEL_ROLE: role.name,
-        run.LABEL_INDEX: str(index),
-    }
-    annotations = {
-        **(overrides.annotations or {}),
-        hostpods.STOP_SIGNAL: owner.spec.checkpoint.signal,
-    }
-    annotations.pop(members.ANNOTATION_DEVICES, None)
-    if member.devices:
-        annotations[members.ANNOTATION_DEVICES] = ",".join(member.devices)
-    return kubernetes.Pod(
+    made = _Pod(owner, role, index, member, setting or Setting())
+    return made.render()
+
+
+def secret_of(owner: run.Run, token: str) -> kubernetes.Secret | None:
+    """What members of a run prove themselves with to each other; None if they do not. It must
+    exist before their pods start, and goes with the Run."""
+    if not frameworks.BY_NAME[owner.spec.framework].secret:
+        return None
+    return kubernetes.Secret(
         metadata=meta.ObjectMeta(
-            name=run.pod_name(owner.name, owner.uid, attempt, role.name, index),
-            namespace=owner.namespace,
-            labels=labels,
-            annotations=annotations,
-            owner_references=[_owner(owner)],
+            name=_secret_name(owner), namespace=owner.namespace, owner_references=[_owner(owner)]
         ),
-        spec=kubernetes.PodSpec(
-            node_name=member.node,
-            restart_policy="Never",
-            termination_grace_period_seconds=duration.seconds(owner.spec.checkpoint.grace),
-            enable_service_links=False,
-            automount_service_account_token=False,
-            containers=[_container(owner, role, index, member)],
-        ),
+        type="windlass.dev/peers",
+        data={"secret": base64.b64encode(token.encode()).decode()},
+        immutable=True,
     )
 
 
-def _container(
-    owner: run.Run, role: run.Role, index: int, member: run.Member
-) -> kubernetes.Container:
-    environment = owner.spec.environment
-    devices = Counter(_resource_of(name) for name in member.devices or ())
-    amounts: kubernetes.Quantities = {
-        "cpu": role.resources.cpu,
-        "memory": role.resources.memory,
-        **{resource: str(count) for resource, count in devices.items()},
-    }
-    return kubernetes.Container(
-        name=role.name,
-        image=(environment.image if environment else None) or hostpods.HOST_IMAGE,
-        command=[literal(word) for word in role.command],
-        env=_environment(owner, role, index),
-        env_from=[_env_from(source) for source in role.env_from or ()] or None,
-        ports=[
-            kubernetes.ContainerPort(name=port.name, container_port=port.port)
-            for port in role.ports or ()
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Pod:
+    owner: run.Run
+    role: run.Role
+    index: int
+    member: run.Member
+    setting: Setting
+
+    def render(self) -> kubernetes.Pod:
+        owner, overrides = self.owner, self.owner.spec.overrides or run.Overrides()
+        security = overrides.security_context
+        return kubernetes.Pod(
+            metadata=meta.ObjectMeta(
+                name=run.pod_name(
+                    owner.name, owner.uid, owner.status.attempt, self.role.name, self.index
+                ),
+                namespace=owner.namespace,
+                labels=self._labels(overrides),
+                annotations=self._annotations(overrides),
+                owner_references=[_owner(owner)],
+            ),
+            spec=kubernetes.PodSpec(
+                node_name=self.member.node,
+                restart_policy="Never",
+                termination_grace_period_seconds=duration.seconds(owner.spec.checkpoint.grace),
+                enable_service_links=False,
+                automount_service_account_token=False,
+                init_containers=[self._prepare()] if _needs_preparation(owner.spec) else None,
+                containers=[self._main(overrides)],
+                volumes=[volume for volume, _ in self._volumes()] or None,
+                priority_class_name=overrides.priority_class_name or "",
+                runtime_class_name=overrides.runtime_class_name,
+                image_pull_secrets=[{"name": n} for n in overrides.image_pull_secrets or ()]
+                or None,
+                security_context=_security(security) if security else None,
+            ),
+        )
+
+    def _labels(self, overrides: run.Overrides) -> dict[str, str]:
+        return {
+            **(overrides.labels or {}),
+            run.LABEL_RUN: self.owner.name,
+            run.LABEL_ATTEMPT: str(self.owner.status.attempt),
+            run.LABEL_ROLE: self.role.name,
+            run.LABEL_INDEX: str(self.index),
+        }
+
+    def _annotations(self, overrides: run.Overrides) -> dict[str, str]:
+        found = {
+            **(overrides.annotations or {}),
+            hostpods.STOP_SIGNAL: self.owner.spec.checkpoint.signal,
+        }
+        for ours in (members.ANNOTATION_DEVICES, ports.ANNOTATION):
+            found.pop(ours, None)
+        if self.member.devices:
+            found[members.ANNOTATION_DEVICES] = ",".join(self.member.devices)
+        if self.setting.ports:
+            found[ports.ANNOTATION] = ports.written(self.setting.ports, self.owner.spec)
+        return found
+
+    # --- containers
+
+    def _main(self, overrides: run.Overrides) -> kubernetes.Container:
+        rendered = frameworks.render(self.owner.spec.framework, *self._group())
+        command = list(rendered.command)
+        if _builds_environment(self.owner.spec):
+            # A shell reads what `prepare` wrote: it knows the paths, and no engine must.
+            command = ["/bin/sh", "-c", _ENTER, f"{_ROOT}/run/environment", *command]
+        devices = Counter(_resource_of(name) for name in self.member.devices or ())
+        amounts: kubernetes.Quantities = {
+            "cpu": self.role.resources.cpu,
+            "memory": self.role.resources.memory,
+            **{resource: str(count) for resource, count in devices.items()},
+        }
+        return kubernetes.Container(
+            name=self.role.name,
+            image=self._image(),
+            image_pull_policy=overrides.image_pull_policy or "",
+            command=[_filled(word) for word in command],
+            working_dir=f"{hostpods.ROOT}/code" if self.owner.spec.code else "",
+            env=self._environment(rendered.variables),
+            env_from=[_env_from(source) for source in self.role.env_from or ()] or None,
+            ports=self._ports() or None,
+            resources=kubernetes.ResourceRequirements(requests=amounts, limits=amounts),
+            volume_mounts=[mount for _, mount in self._volumes() if mount.name != "token"] or None,
+        )
+
+    def _prepare(self) -> kubernetes.Container:
+        """Has the resources of the member itself: it runs before it, on the same room."""
+        spec, engine = self.owner.spec, self.setting.engine
+        environment = spec.environment or run.Environment()
+        order = {
+            "code": spec.code.digest if spec.code else "",
+            "requirements": environment.requirements or [],
+            "python": environment.python or "",
+            "setup": environment.setup or "",
+        }
+        variables = {
+            hostpods.ROOT_VARIABLE: hostpods.ROOT,
+            "WINDLASS_NAMESPACE": self.owner.namespace,
+            "WINDLASS_SERVER": engine.server,
+            "WINDLASS_AUTHORITY": engine.authority,
+            "WINDLASS_PREPARE": json.dumps(order),
+        }
+        return kubernetes.Container(
+            name=PREPARE,
+            image=self._image(),
+            command=[engine.python, "-I", "-m", "windlass.agent.prepare"],
+            env=[kubernetes.EnvVar(name=n, value=literal(v)) for n, v in variables.items()],
+            env_from=[_env_from(source) for source in self.role.env_from or ()] or None,
+            resources=kubernetes.ResourceRequirements(
+                requests={"cpu": self.role.resources.cpu, "memory": self.role.resources.memory},
+                limits={"cpu": self.role.resources.cpu, "memory": self.role.resources.memory},
+            ),
+            volume_mounts=[mount for _, mount in self._volumes()] or None,
+        )
+
+    def _image(self) -> str:
+        environment = self.owner.spec.environment
+        return (environment.image if environment else None) or hostpods.HOST_IMAGE
+
+    def _environment(self, rendered: Mapping[str, str]) -> list[kubernetes.EnvVar]:
+        owner = self.owner
+        # First, because the others refer to it; the embedded agent has its own word for it.
+        found = [kubernetes.EnvVar(name=hostpods.ROOT_VARIABLE, value=hostpods.ROOT)]
+        ours = {
+            "WINDLASS_RUN": owner.name,
+            "WINDLASS_ATTEMPT": str(owner.status.attempt),
+            "WINDLASS_ROLE": self.role.name,
+            "WINDLASS_INDEX": str(self.index),
+            hostpods.PROGRESS_VARIABLE: f"{_ROOT}/run/progress.json",
+            **rendered,
+            **self._port_variables(),
+            **self._device_variables(),
+        }
+        if owner.spec.checkpoint.path:
+            ours["WINDLASS_CHECKPOINT"] = owner.spec.checkpoint.path
+        # What a job prints is looked at while it runs; its own word on it wins.
+        usual = {"PYTHONUNBUFFERED": "1"}
+        merged = {**usual, **(self.role.env or {}), **ours}
+        found += [kubernetes.EnvVar(name=n, value=_filled(v)) for n, v in merged.items()]
+        if frameworks.BY_NAME[owner.spec.framework].secret:
+            ref = kubernetes.KeyRef(name=_secret_name(owner), key="secret")
+            source = kubernetes.EnvVarSource(secret_key_ref=ref)
+            found.append(kubernetes.EnvVar(name="WINDLASS_SECRET", value_from=source))
+        return found
+
+    # --- who the others are
+
+    def _group(self) -> tuple[groups.Group, groups.Member]:
+        everyone = tuple(self._everyone())
+        me = next(
+            each for each in everyone if (each.role, each.index) == (self.role.name, self.index)
+        )
+        live = self.role.resize == "live" and self.role.min_replicas
+        group = groups.Group(
+            run=self.owner.name,
+            uid=self.owner.uid,
+            attempt=self.owner.status.attempt,
+            members=everyone,
+            command=tuple(self.role.command),
+            root=_ROOT,
+            python=self.setting.engine.python,
+            least=self.role.min_replicas or 0 if live else 0,
+        )
+        return group, me
+
+    def _everyone(self) -> Iterable[groups.Member]:
+        spec, assignment = self.owner.spec, self.owner.status.assignment
+        current = assignment is not None and assignment.attempt == self.owner.status.attempt
+        rooms = assignment.members if assignment is not None and current else {}
+        rank, offset, stride = 0, 0, ports.stride(spec)
+        for role in spec.roles:
+            listed = rooms.get(role.name) or [self.member] * role.replicas
+            count = max(len(listed), self.index + 1 if role.name == self.role.name else 0)
+            for index in range(count):
+                room = listed[index] if index < len(listed) else self.member
+                yield groups.Member(
+                    role=role.name,
+                    index=index,
+                    rank=rank,
+                    address=self.setting.addresses.get(room.node, "127.0.0.1"),
+                    port=self.setting.ports and self.setting.ports + (offset + index) * stride,
+                    gpus=_count(room, "gpu"),
+                    cpus=max(1, quantity.milli(role.resources.cpu) // 1000),
+                    memory=quantity.whole(role.resources.memory),
+                )
+                rank += 1
+            offset += role.replicas
+
+    def _ports(self) -> list[kubernetes.ContainerPort]:
+        numbers = self._port_numbers()
+        return [
+            kubernetes.ContainerPort(name=port.name, container_port=numbers[port.name])
+            for port in self.role.ports or ()
         ]
-        or None,
-        resources=kubernetes.ResourceRequirements(requests=amounts, limits=amounts),
-    )
 
+    def _port_numbers(self) -> dict[str, int]:
+        """Where members share an address, the ports that they name are taken from the block."""
+        named = self.role.ports or ()
+        if not self.setting.ports:
+            return {port.name: port.port for port in named}
+        _, me = self._group()
+        first = me.port + frameworks.BY_NAME[self.owner.spec.framework].ports
+        return {port.name: first + place for place, port in enumerate(named)}
 
-def _environment(owner: run.Run, role: run.Role, index: int) -> list[kubernetes.EnvVar]:
-    ours = {
-        "WINDLASS_RUN": owner.name,
-        "WINDLASS_ATTEMPT": str(owner.status.attempt),
-        "WINDLASS_ROLE": role.name,
-        "WINDLASS_INDEX": str(index),
-    }
-    if owner.spec.checkpoint.path:
-        ours["WINDLASS_CHECKPOINT"] = owner.spec.checkpoint.path
-    return [
-        kubernetes.EnvVar(name=name, value=literal(value))
-        for name, value in ((role.env or {}) | ours).items()
-    ]
+    def _port_variables(self) -> dict[str, str]:
+        return {
+            f"WINDLASS_PORT_{name.upper().replace('-', '_')}": str(number)
+            for name, number in self._port_numbers().items()
+        }
+
+    def _device_variables(self) -> dict[str, str]:
+        devices = self.member.devices or ()
+        found = {"WINDLASS_DEVICES": ",".join(devices)} if devices else {}
+        if self.setting.engine.images:
+            return found  # the container's runtime shows it what is its own
+        for kind, names in _VISIBLE.items():
+            own = ",".join(str(number) for number in _numbers(devices, kind))
+            found |= dict.fromkeys(names, own)
+        return found
+
+    # --- file trees
+
+    def _volumes(self) -> list[tuple[dict[str, Any], kubernetes.VolumeMount]]:
+        spec, engine = self.owner.spec, self.setting.engine
+        found: list[tuple[dict[str, Any], kubernetes.VolumeMount]] = []
+
+        def add(
+            name: str, path: str, source: dict[str, Any], read_only: bool | None = None
+        ) -> None:
+            mount = kubernetes.VolumeMount(name=name, mount_path=path, read_only=read_only)
+            found.append(({"name": name, **source}, mount))
+
+        if engine.images:
+            add("run", f"{hostpods.ROOT}/run", {"emptyDir": {}})
+        if spec.code:
+            add("code", f"{hostpods.ROOT}/code", {"emptyDir": {}})
+            token = {
+                "audience": AUDIENCE, "expirationSeconds": _TOKEN_SECONDS, "path": "token",
+            }  # fmt: skip
+            add("token", f"{hostpods.ROOT}/token",
+                {"projected": {"sources": [{"serviceAccountToken": token}]}}, True)  # fmt: skip
+        if _builds_environment(spec):
+            kept = engine.environments
+            source = {"hostPath": {"path": kept, "type": "DirectoryOrCreate"}}
+            add(
+                "environments",
+                f"{hostpods.ROOT}/environments",
+                source if kept else {"emptyDir": {}},
+            )
+        size = _shared_memory(self.role, engine)
+        if size:
+            add("shm", "/dev/shm", {"emptyDir": {"medium": "Memory", "sizeLimit": size}})  # noqa: S108
+        for number, mount in enumerate(spec.mounts or ()):
+            add(f"mount-{number}", mount.path, _mount_source(mount), mount.read_only or None)
+        return found
 
 
 def literal(text: str) -> str:
     """Text that whoever runs the pod gives back as it is: in pods, `$(NAME)` would be filled in."""
     return text.replace("$", "$$")
+
+
+def _filled(text: str) -> str:
+    return literal(text).replace(_ROOT, f"$({hostpods.ROOT_VARIABLE})")
+
+
+def _needs_preparation(spec: run.RunSpec) -> bool:
+    return bool(spec.code) or _builds_environment(spec)
+
+
+def _builds_environment(spec: run.RunSpec) -> bool:
+    environment = spec.environment
+    return environment is not None and bool(
+        environment.requirements or environment.python or environment.setup
+    )
+
+
+def _shared_memory(role: run.Role, engine: engines.Engine) -> str:
+    """The size of /dev/shm. `auto` is half of the memory where each member has its own; where all
+    share the machine's there is nothing to ask for."""
+    asked = role.resources.shm
+    if asked != "auto":
+        return str(asked)
+    if engine.isolation == "process":
+        return ""
+    return str(quantity.whole(role.resources.memory) // 2)
+
+
+def _mount_source(mount: run.Mount) -> dict[str, Any]:
+    kind, _, name = mount.source.partition(":")
+    if kind == "claim":
+        claim: dict[str, Any] = {"claimName": name}
+        return {"persistentVolumeClaim": claim | ({"readOnly": True} if mount.read_only else {})}
+    if kind == "host":
+        return {"hostPath": {"path": name}}
+    return {"configMap": {"name": name}} if kind == "config" else {"secret": {"secretName": name}}
+
+
+def _security(given: run.SecurityContext) -> dict[str, Any]:
+    wanted = {
+        "runAsUser": given.run_as_user,
+        "runAsGroup": given.run_as_group,
+        "fsGroup": given.fs_group,
+    }
+    return {name: value for name, value in wanted.items() if value is not None}
+
+
+def _secret_name(owner: run.Run) -> str:
+    tail = base64.b32encode(hashlib.sha256(owner.uid.encode()).digest()[:5]).decode().lower()
+    return f"{owner.name}-peers-{tail}"
 
 
 def _env_from(source: run.EnvFrom) -> kubernetes.EnvFrom:
@@ -156,5 +467,15 @@ def _resource_of(device: str) -> str:
     return name if "/" in name else members.DEVICE_PREFIX + name
 
 
-def _leave_out(what: str, why: str) -> str:
-    return f"{what}: {why}; leave it out"
+def _count(member: run.Member, kind: str) -> int:
+    return sum(
+        1
+        for device in member.devices or ()
+        if members.device_kind(_resource_of(device)) == kind
+    )  # fmt: skip
+
+
+def _numbers(devices: Iterable[str], kind: str) -> list[int]:
+    """`gpu/0`, `gpu/3:250` -> 0, 3."""
+    names = (device.partition(":")[0] for device in devices)
+    return [int(name.rpartition("/")[2]) for name in names if name.rpartition("/")[0] == kind]

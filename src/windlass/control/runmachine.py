@@ -343,7 +343,7 @@ def _pods(view: View, wanted: Iterable[Member]) -> tuple[kubernetes.Pod, ...]:
     rooms = view.wanted()
     made = []
     for role, index in sorted(wanted):
-        pod = podrender.pod_of(view.owner, roles[role], index, rooms[role, index])
+        pod = podrender.pod_of(view.owner, roles[role], index, rooms[role, index], view.setting)
         restart = view.restart_of((role, index))
         annotations = dict(pod.metadata.annotations or {})
         annotations.pop(members.ANNOTATION_RESTART, None)

@@ -10,16 +10,29 @@ Writes all of the status but what is the scheduler's: assignment, nomination, ev
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import logging
 import math
+import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from windlass.control import events, members, nodes, progress, runmachine, runtime, runview
+from windlass.control import (
+    events,
+    members,
+    nodes,
+    podrender,
+    ports,
+    progress,
+    runmachine,
+    runtime,
+    runview,
+)
+from windlass.control.engine import Engine
 from windlass.kinds import kubernetes, meta, reasons, run, times
 from windlass.store import client, errors
 from windlass.store.reflector import Reflector
@@ -62,6 +75,8 @@ class Runs:
         epoch: int,
         *,
         silence: nodes.Silence | None = None,
+        engine: Callable[[], Engine] = Engine,
+        address: Callable[[str], str] = lambda _: "",
         now: Callable[[], datetime.datetime] = times.now,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -70,6 +85,10 @@ class Runs:
         self._epoch = epoch
         self._silence = silence
         """Without it all nodes are as they should be."""
+        self._engine = engine
+        self._address = address
+        """Where others reach a node; "" if that is not known."""
+        self._ports = ports.Ports()
         self._now = now
         self._clock = clock
         self._reported: dict[str, float] = {}
@@ -82,6 +101,12 @@ class Runs:
             owner = await self._store.get(run.Run, name, namespace)
         except errors.NotFound:
             return runtime.DONE
+        try:
+            return await self._steps(owner)
+        except ports.NoPortsError as problem:
+            return runtime.failed(str(problem))
+
+    async def _steps(self, owner: run.Run) -> runtime.Result:
         for _ in range(_STEPS_AT_ONCE):
             plan, wake = self._plan(owner, self._pods.by(POD_INDEX, owner.uid))
             if plan.move is not None and plan.move.to not in _ON_THE_WAY:
@@ -107,8 +132,21 @@ class Runs:
             if room is not None and room.attempt == owner.status.attempt:
                 names |= {member.node for listed in room.members.values() for member in listed}
             silent, wake = self._silence.look(sorted(names))
-        view = runview.View(owner, pods, self._epoch, self._now(), silent)
+        setting = self._setting(owner)
+        view = runview.View(owner, pods, self._epoch, self._now(), silent, setting)
         return runmachine.plan(view), wake
+
+    def _setting(self, owner: run.Run) -> podrender.Setting:
+        engine, room = self._engine(), owner.status.assignment
+        if owner.status.phase not in ("Starting", "Running") or room is None:
+            self._ports.forget(owner)
+            return podrender.Setting(engine)
+        named = {member.node for listed in room.members.values() for member in listed}
+        known = {node: self._address(node) for node in named}
+        first = (
+            self._ports.take(owner, engine.ports, self._pods) if engine.addresses == "node" else 0
+        )
+        return podrender.Setting(engine, first, {n: a for n, a in known.items() if a})
 
     async def _carry_out(self, owner: run.Run, plan: runmachine.Plan) -> tuple[str, run.Run | None]:
         """What went wrong, if something did; and the Run if its next step can be taken at once."""
@@ -116,7 +154,7 @@ class Runs:
             return "", await self._patch(owner, dict(plan.note))
         move = plan.move
         if plan.create:
-            problem = await self._create_all(plan.create)
+            problem = await self._create_secret(owner) or await self._create_all(plan.create)
             if isinstance(problem, runmachine.Move):
                 move = problem
             elif problem:
@@ -166,6 +204,18 @@ class Runs:
             kubernetes.Pod, owner.namespace, label_selector=f"{run.LABEL_RUN}={owner.name}"
         )
         return [pod for pod in found.items if members.owner_uid(pod) == owner.uid]
+
+    async def _create_secret(self, owner: run.Run) -> runmachine.Move | None:
+        """What members prove themselves with to each other; and the last look at what the engine
+        can do, for those who came past the door."""
+        problem = podrender.unsupported(owner.spec, self._engine())
+        if problem:
+            return runmachine.Move("Stopping", reasons.Reason.UNSUPPORTED, problem)
+        secret = podrender.secret_of(owner, secrets.token_hex(32))
+        if secret is not None:
+            with contextlib.suppress(errors.AlreadyExists):
+                await self._store.create(secret)
+        return None
 
     async def _create_all(self, pods: Iterable[kubernetes.Pod]) -> runmachine.Move | str:
         """ "" when all exist; words when it should be tried again; a Move when it never will."""

@@ -10,7 +10,7 @@ import datetime
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from windlass.control import members
+from windlass.control import members, podrender
 from windlass.kinds import kubernetes, run, times
 
 Member = tuple[str, int]
@@ -40,6 +40,8 @@ class View:
     now: datetime.datetime
     nodes: Mapping[str, Node] = dataclasses.field(default_factory=dict)
     """Those that are lost or gone."""
+    setting: podrender.Setting = dataclasses.field(default_factory=podrender.Setting)
+    """What pods of this attempt are rendered with."""
 
     # --- pods
 

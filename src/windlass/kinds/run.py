@@ -39,7 +39,7 @@ LABEL_INDEX: Final = "windlass.dev/index"
 MAX_NAME: Final = 40
 
 Framework = Literal[
-    "process", "torch", "mpi", "tensorflow", "jax", "ray", "deepspeed", "spark", "flink"
+    "process", "torch", "mpi", "horovod", "tensorflow", "jax", "ray", "deepspeed", "spark", "flink"
 ]
 RetryCause = Literal["NodeLost", "Preempted", "Failed"]
 Signal = Literal["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"]

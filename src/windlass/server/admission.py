@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from windlass.control import engine, podrender
+from windlass.kinds import run
 from windlass.kinds.resources import Resource
 from windlass.server.access import refusal
 from windlass.server.identity import Attributes, Identity
@@ -38,6 +40,21 @@ def admit_create(identity: Identity, resource: Resource, body: dict[str, Any]) -
         holder[path[-1]] = identity.user
     elif user != identity.user and not identity.is_master:
         raise _foreign(identity, resource, body)
+
+
+def admit_run(facts: engine.Engine, body: dict[str, Any]) -> None:
+    """Refuses at once what this engine can never do."""
+    try:
+        wanted = msgspec.convert(body, run.Run, strict=False)
+    except msgspec.ValidationError:
+        return  # validation says so, and better
+    problem = podrender.unsupported(wanted.spec, facts)
+    if problem:
+        field, _, words = problem.partition(": ")
+        raise errors.Invalid(
+            f'Run.windlass.dev "{wanted.name}" is invalid: {problem}',
+            causes=(errors.Cause(field, words, "FieldValueNotSupported"),),
+        )
 
 
 async def admit_replace(

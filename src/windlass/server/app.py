@@ -18,8 +18,10 @@ from typing import Any
 from aiohttp import web
 
 import windlass
+from windlass.control import engine
 from windlass.kinds import kubernetes, run
 from windlass.server import (
+    admission,
     blobs,
     bodies,
     discovery,
@@ -74,6 +76,8 @@ class App:
         self._streams = Streams()
         self._objects = Objects(api, self.metrics, self._streams, gateway)
         self._stopping = False
+        self.engine: engine.Engine | None = None
+        """What this engine can do: Runs that ask for more are refused when they are created."""
         self.background: list[asyncio.Task[None]] = []
         """What runs beside the requests; ended by `stop_app`."""
 
@@ -160,6 +164,8 @@ class App:
                 target.name, call.query.get("fieldSelector", "") if call.query else "",
             ),
         )  # fmt: skip
+        if self.engine is not None and call.verb == "create" and resource == run.Run.resource:
+            admission.admit_run(self.engine, await bodies.read_object(request))
         if target.subresource == "token":
             body = await bodies.read_object(request)
             issued = self._access.pods.issue(identity, target.namespace, target.name, body)

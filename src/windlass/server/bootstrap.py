@@ -9,6 +9,7 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
+from windlass.control import engine
 from windlass.kinds import kubernetes, queue
 from windlass.kinds.resources import Resource
 from windlass.server.identity import MASTERS, SYSTEM_NAMESPACE
@@ -31,6 +32,18 @@ async def ensure_objects(api: Api) -> None:
     await _ensure(
         api, queue.Queue.resource, {"metadata": {"name": "default"}, "spec": {}}
     )  # fmt: skip
+
+
+async def write_engine(api: Api, facts: engine.Engine) -> None:
+    """What this engine can do, for controllers and for people; ours to say at every start."""
+    body = {"metadata": {"name": engine.NAME}, "data": facts.data()}
+    resource, options = kubernetes.ConfigMap.resource, WriteOptions(user=SERVER_USER)
+    try:
+        await api.create(resource, engine.NAMESPACE, body, options)
+    except errors.AlreadyExists:
+        await api.patch(
+            resource, engine.NAMESPACE, engine.NAME, {"data": facts.data()}, "merge", options
+        )
 
 
 async def ensure_kubeconfig(api: Api, path: Path, url: str, authority: bytes | None) -> None:

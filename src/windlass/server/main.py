@@ -27,7 +27,10 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 import windlass
+from windlass.agent import privileges
 from windlass.agent.gateway import AgentGateway
+from windlass.control import engine
+from windlass.kinds import hostpods
 from windlass.server import bootstrap, services, tls
 from windlass.server.app import App, make_app, stop_app
 from windlass.server.audit import AuditLog
@@ -139,6 +142,8 @@ async def serve(options: Options) -> None:
         try:
             async with _listening(options, app) as (url, authority):
                 await bootstrap.ensure_kubeconfig(api, options.state / "kubeconfig", url, authority)
+                app.engine = _engine(url, authority)
+                await bootstrap.write_engine(api, app.engine)
                 _sync_names(options.state)
                 await _until_stopped(options, api, app, url, stop)
         finally:
@@ -146,6 +151,21 @@ async def serve(options: Options) -> None:
             audit.close()
     finally:
         await api.close()
+
+
+def _engine(url: str, authority: bytes | None) -> engine.Engine:
+    """What this machine can do for runs."""
+    return engine.Engine(
+        images=False,
+        addresses="node",
+        server=url,
+        authority=(authority or b"").decode(),
+        isolation=privileges.level(),
+        claims=False,
+        heartbeats=True,
+        python=sys.executable,
+        environments=f"{hostpods.TEAM}/environments",
+    )
 
 
 async def _until_stopped(

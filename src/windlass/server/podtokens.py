@@ -52,7 +52,8 @@ class PodTokens:
         self, identity: Identity, namespace: str, account: str, body: dict[str, Any]
     ) -> dict[str, Any]:
         """The answer to a TokenRequest."""
-        spec = body.get("spec") if isinstance(body.get("spec"), dict) else {}
+        given = body.get("spec")
+        spec: dict[str, Any] = given if isinstance(given, dict) else {}
         lasts = _lasts(spec)
         if spec.get("audiences") not in (None, [], [AUDIENCE]):
             raise _invalid("spec.audiences", f'must be ["{AUDIENCE}"]')

@@ -231,7 +231,8 @@ LEVEL = "spec.placement.topology.level block: nodes here are known by zone, rack
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ({"framework": "torch"}, "spec.framework torch: only process is supported; leave it out"),
+        ({"mounts": [run.Mount(source="dataset:x", path="/data")]},
+         "spec.mounts: dataset:x: datasets are not there yet; mount a claim or host:"),
         ({"placement": run.Placement(topology=run.Topology(level="block", mode="required"))},
          f"{LEVEL}; name one of these"),
         ({"placement": run.Placement(bundle=run.Bundle(within="socket", devices=["gpu", "rdma"]))},

@@ -1,0 +1,465 @@
+"""The program beside a user's command inside pods: starts things on other members, without ssh.
+
+    companion exec -- COMMAND      writes the framework's files, becomes COMMAND
+    companion lead                 first member: carries out the plan in WINDLASS_PLAN
+    companion follow               other members: do what the lead asks, end when it says so
+    companion rsh NAME COMMAND     for mpirun, in place of ssh
+
+A follower listens on its own port. Each connection first proves, both ways, that it knows the
+secret of the run (HMAC over both sides' nonces); the secret itself is never sent. The lead keeps
+one connection to each follower: when it is lost, what was started for it is killed.
+
+Standard library only, and nothing of this package: it can be copied into any image.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import selectors
+import shlex
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+PATIENCE = 600.0
+"""Seconds that members may take to appear; a start limit of the run ends it sooner."""
+_RETRY = 0.1
+_NONCE = 32
+_HEADER = struct.Struct(">cI")
+_LONGEST = 16 << 20
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1,
+            signal.SIGUSR2)  # fmt: skip
+
+
+class PeerError(Exception):
+    """Another member cannot be reached or does not know the secret."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    mode, rest = (words[0], words[1:]) if words else ("", [])
+    try:
+        if mode == "rsh":
+            return remote(rest)
+        write_files(folder(), json.loads(os.environ.get("WINDLASS_FILES", "{}")))
+        if mode == "exec":
+            become(rest[1:])
+        if mode == "follow":
+            return Follower(_own_port(), _secret()).run()
+        if mode == "lead":
+            return Lead(json.loads(os.environ["WINDLASS_PLAN"]), _secret()).run()
+    except PeerError as problem:
+        _say(str(problem))
+        return 1
+    _say("say exec, lead, follow or rsh")
+    return 2
+
+
+def folder() -> Path:
+    return Path(os.environ.get("WINDLASS_ROOT", "/windlass")) / "run"
+
+
+def write_files(place: Path, files: dict[str, str]) -> None:
+    """The framework's files; those that begin with #! can be run."""
+    for name, content in files.items():
+        path = place / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_name(path.name + ".new")
+        fresh.write_text(content)
+        fresh.chmod(0o700 if content.startswith("#!") else 0o600)
+        fresh.replace(path)
+
+
+def become(command: Sequence[str]) -> NoReturn:
+    try:
+        os.execvp(command[0], list(command))  # noqa: S606 - no shell is wanted
+    except OSError as problem:
+        _say(f"cannot start {command[0]!r}: {problem.strerror}")
+        sys.exit(127 if isinstance(problem, FileNotFoundError) else 126)
+
+
+# --- the first member
+
+
+class Lead:
+    """Brings the others up, runs the user's command, lets the others go."""
+
+    def __init__(self, plan: dict[str, Any], secret: bytes) -> None:
+        self._plan = plan
+        self._secret = secret
+        self._links: list[socket.socket] = []
+        self._background: list[subprocess.Popen[bytes]] = []
+        self._main: subprocess.Popen[bytes] | None = None
+        self._stopping = 0
+
+    def run(self) -> int:
+        for number in _SIGNALS:
+            signal.signal(number, self._on_signal)
+        listener = Listener(self._plan["members"][0]["port"], self._secret).start()
+        code = 1
+        try:
+            code = self._run()
+        finally:
+            for link in self._links:
+                with contextlib.suppress(OSError):
+                    send(link, b"q", code.to_bytes(4))
+                link.close()
+            listener.stop()
+            end(self._background)
+        return code
+
+    def _run(self) -> int:
+        me, *others = self._plan["members"]
+        for argv in self._plan["background"]:
+            self._background.append(_start(_filled(argv, me)))
+        deadline = time.monotonic() + PATIENCE
+        for other in others:
+            self._links.append(self._reach(other, deadline))
+        for other, link in zip(others, self._links, strict=True):
+            argv = _filled(self._plan["workers"], other)
+            send(link, b"w", json.dumps({"argv": argv}).encode())
+        self._until_ready(deadline)
+        environment = {**os.environ, **self._plan["variables"]}
+        environment.pop("WINDLASS_PLAN", None)
+        self._main = _start(self._plan["command"], environment)
+        if self._stopping:
+            self._main.send_signal(self._stopping)
+        return self._watch(self._main)
+
+    def _reach(self, other: dict[str, Any], deadline: float) -> socket.socket:
+        while True:
+            self._look_after_background()
+            try:
+                return connect(other["address"], other["port"], self._secret)
+            except (OSError, PeerError) as problem:
+                if self._stopping or time.monotonic() > deadline:
+                    raise PeerError(f"{other['name']} did not appear: {problem}") from problem
+            time.sleep(_RETRY)
+
+    def _until_ready(self, deadline: float) -> None:
+        ready = self._plan["ready"]
+        while ready and not self._stopping:
+            self._look_after_background()
+            last = subprocess.run(ready, check=False, capture_output=True, stdin=subprocess.DEVNULL)
+            if last.returncode == 0:
+                return
+            if time.monotonic() > deadline:
+                words = last.stderr.decode(errors="replace").strip().splitlines()
+                raise PeerError("the cluster was not complete in time: " + "\n".join(words[-3:]))
+            time.sleep(_RETRY)
+
+    def _look_after_background(self) -> None:
+        for process in self._background:
+            if process.poll() is not None:
+                raise PeerError(f"{_shown(process)} ended with exit code {process.returncode}")
+
+    def _watch(self, process: subprocess.Popen[bytes]) -> int:
+        """Until the user's command ends, or what it needs is gone."""
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return _exit_code(process.wait(timeout=0.5))
+            if self._stopping:
+                continue
+            try:
+                self._look_after_background()
+            except PeerError:
+                end([process])
+                raise
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        self._stopping = number
+        if self._main is not None and self._main.poll() is None:
+            self._main.send_signal(number)
+
+
+# --- the others
+
+
+class Follower:
+    """Waits for the lead; ends when it says so. A signal does not end it: the lead's command has
+    until the end of the grace, and needs its workers for that."""
+
+    def __init__(self, port: int, secret: bytes) -> None:
+        self._port = port
+        self._secret = secret
+
+    def run(self) -> int:
+        for number in _SIGNALS:
+            signal.signal(number, lambda *_: None)
+        listener = Listener(self._port, self._secret).start()
+        code = listener.told_to_end()
+        listener.stop()
+        return code
+
+
+class Listener:
+    """Serves what members ask of each other, one thread each."""
+
+    def __init__(self, port: int, secret: bytes) -> None:
+        self._secret = secret
+        self._socket = socket.create_server(("", port), backlog=128)
+        self._end = threading.Event()
+        self._code = 0
+        self._lock = threading.Lock()
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> Listener:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def told_to_end(self) -> int:
+        while not self._end.wait(3600):
+            continue
+        return self._code
+
+    def stop(self) -> None:
+        self._socket.close()
+        with self._lock:
+            end(self._children)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                link, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(link,), daemon=True).start()
+
+    def _serve(self, link: socket.socket) -> None:
+        with link, contextlib.suppress(OSError, PeerError, EOFError, ValueError):
+            link.settimeout(10.0)
+            prove(link, self._secret, b"listener", b"caller")
+            link.settimeout(None)
+            kind, body = receive(link)
+            if kind == b"x":
+                self._run(link, json.loads(body))
+            elif kind in (b"w", b"q"):
+                self._work(link, kind, body)
+
+    def _work(self, link: socket.socket, kind: bytes, body: bytes) -> None:
+        """The lead's own connection: one worker, until told to end or the lead is gone."""
+        worker: subprocess.Popen[bytes] | None = None
+        try:
+            if kind == b"w":
+                argv = json.loads(body)["argv"]
+                if argv:
+                    worker = self._begin(argv)
+                    threading.Thread(target=self._mourn, args=(worker,), daemon=True).start()
+                kind, body = receive(link)
+            if kind == b"q":
+                self._finish(0)
+        finally:
+            if worker is not None:
+                end([worker])
+
+    def _mourn(self, worker: subprocess.Popen[bytes]) -> None:
+        code = worker.wait()
+        if not self._end.is_set():
+            # The lead may be about to say that all is over: then this was no accident.
+            self._end.wait(2.0)
+            _say(f"{_shown(worker)} ended with exit code {code}")
+            self._finish(_exit_code(code) or 1)
+
+    def _finish(self, code: int) -> None:
+        if not self._end.is_set():
+            self._code = code
+            self._end.set()
+
+    def _run(self, link: socket.socket, order: dict[str, Any]) -> None:
+        """A command for the caller, who gets what it prints and how it ends."""
+        process = self._begin(order["argv"], piped=True)
+        pipes = {b"o": process.stdout, b"e": process.stderr}
+        names = {pipe.fileno(): kind for kind, pipe in pipes.items() if pipe is not None}
+        try:
+            with selectors.DefaultSelector() as selector:
+                for descriptor in (*names, link.fileno()):
+                    selector.register(descriptor, selectors.EVENT_READ)
+                _pump(selector, names, link)
+            send(link, b"x", _exit_code(process.wait()).to_bytes(4))
+        finally:
+            end([process])
+
+    def _begin(self, argv: Sequence[str], *, piped: bool = False) -> subprocess.Popen[bytes]:
+        with self._lock:
+            self._children = [child for child in self._children if child.poll() is None]
+            pipe = subprocess.PIPE if piped else None
+            child = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True
+            )
+            self._children.append(child)
+            return child
+
+
+def _pump(selector: selectors.BaseSelector, names: dict[int, bytes], link: socket.socket) -> None:
+    """What the command prints goes to the caller until it prints no more or the caller is gone."""
+    open_pipes = set(names)
+    while open_pipes:
+        for key, _ in selector.select():
+            if key.fd == link.fileno():
+                raise EOFError("the caller is gone")
+            data = os.read(key.fd, 65536)
+            if data:
+                send(link, names[key.fd], data)
+            else:
+                selector.unregister(key.fd)
+                open_pipes.discard(key.fd)
+
+
+def remote(words: Sequence[str]) -> int:
+    """`rsh NAME COMMAND ...` as mpirun calls it: flags before the name are ssh's, not ours."""
+    rest = list(words)
+    while rest and rest[0].startswith("-"):
+        del rest[: 2 if rest[0] in ("-l", "-p", "-o") else 1]
+    if len(rest) < 2:
+        _say("rsh NAME COMMAND ...")
+        return 2
+    name, *command = rest
+    member = _member(name)
+    link = connect(member["address"], member["port"], _secret())
+    # As with ssh, a shell on the other side reads the words.
+    send(link, b"x", json.dumps({"argv": ["/bin/sh", "-c", " ".join(command)]}).encode())
+    while True:
+        try:
+            kind, body = receive(link)
+        except EOFError:
+            raise PeerError(f"the connection to {name} was lost") from None
+        if kind == b"x":
+            return int.from_bytes(body)
+        stream = sys.stdout if kind == b"o" else sys.stderr
+        stream.buffer.write(body)
+        stream.flush()
+
+
+def _member(name: str) -> dict[str, Any]:
+    found: list[dict[str, Any]] = json.loads(os.environ["WINDLASS_MEMBERS"])
+    for member in found:
+        if member["name"] == name:
+            return member
+    raise PeerError(f"there is no member {name}; there are {', '.join(m['name'] for m in found)}")
+
+
+# --- the wire
+
+
+def connect(address: str, port: int, secret: bytes) -> socket.socket:
+    link = socket.create_connection((address, port), timeout=10.0)
+    try:
+        prove(link, secret, b"caller", b"listener")
+    except BaseException:
+        link.close()
+        raise
+    link.settimeout(None)
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return link
+
+
+def prove(link: socket.socket, secret: bytes, mine: bytes, theirs: bytes) -> None:
+    """Both sides know the secret, or the connection ends."""
+    nonce = secrets.token_bytes(_NONCE)
+    link.sendall(nonce)
+    other = _exactly(link, _NONCE)
+    link.sendall(_mac(secret, mine, nonce, other))
+    if not hmac.compare_digest(_exactly(link, 32), _mac(secret, theirs, other, nonce)):
+        raise PeerError("the other side does not know the secret of this run")
+
+
+def send(link: socket.socket, kind: bytes, body: bytes) -> None:
+    link.sendall(_HEADER.pack(kind, len(body)) + body)
+
+
+def receive(link: socket.socket) -> tuple[bytes, bytes]:
+    kind, length = _HEADER.unpack(_exactly(link, _HEADER.size))
+    if length > _LONGEST:
+        raise PeerError("a message is too long")
+    return kind, _exactly(link, length)
+
+
+def _exactly(link: socket.socket, count: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < count:
+        piece = link.recv(min(65536, count - len(parts)))
+        if not piece:
+            raise EOFError("the other side is gone")
+        parts += piece
+    return bytes(parts)
+
+
+def _mac(secret: bytes, who: bytes, first: bytes, second: bytes) -> bytes:
+    return hmac.digest(secret, who + first + second, hashlib.sha256)
+
+
+# --- processes
+
+
+def end(processes: Sequence[subprocess.Popen[bytes]], grace: float = 5.0) -> None:
+    """Each with its whole session: asked, then killed."""
+    for number, wait in ((signal.SIGTERM, grace), (signal.SIGKILL, 5.0)):
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, number)
+        until = time.monotonic() + wait
+        for process in processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, until - time.monotonic()))
+
+
+def _start(
+    argv: Sequence[str], environment: dict[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            argv, env=environment, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+    except OSError as problem:
+        raise PeerError(
+            f"cannot start {argv[0]!r}: {problem.strerror}; is it in the run's environment?"
+        ) from problem
+
+
+def _filled(argv: Sequence[str], member: dict[str, Any]) -> list[str]:
+    def fill(word: str) -> str:
+        for name in ("address", "cpus", "gpus"):
+            word = word.replace(f"{{{name}}}", str(member[name]))
+        return word
+
+    return [fill(word) for word in argv]
+
+
+def _exit_code(code: int) -> int:
+    return 128 - code if code < 0 else code
+
+
+def _shown(process: subprocess.Popen[bytes]) -> str:
+    words = process.args if isinstance(process.args, list) else [str(process.args)]
+    return shlex.join(str(word) for word in words)[:120]
+
+
+def _own_port() -> int:
+    return int(os.environ["WINDLASS_PORT"])
+
+
+def _secret() -> bytes:
+    text = os.environ.get("WINDLASS_SECRET", "")
+    if not text:
+        raise PeerError("WINDLASS_SECRET is not set: members cannot trust each other")
+    return text.encode()
+
+
+def _say(text: str) -> None:
+    print(f"windlass: {text}", file=sys.stderr, flush=True)  # noqa: T201 - for people
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,203 @@
+"""The members of one attempt of a run, as frameworks see them, and the names that all share."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+
+MOST_LISTED = 512
+"""Groups with more members do not list them all in a variable: it would be in every pod."""
+LEADERS = frozenset({"head", "launcher", "driver", "master", "chief", "jobmanager", "leader"})
+"""Names of a first role that only leads: it does none of the workers' work."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Member:
+    """One member."""
+
+    role: str
+    index: int
+    rank: int
+    """Counts all members, roles in the order of the spec."""
+    address: str
+    port: int
+    """The first of the ports that are its own."""
+    gpus: int = 0
+    cpus: int = 1
+    """Whole ones, at least one: how much of itself a framework may use."""
+    memory: int = 0
+    """Bytes."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.role}-{self.index}"
+
+    @property
+    def slots(self) -> int:
+        """How many ranks it starts, where a framework starts several: one per GPU."""
+        return max(1, self.gpus)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Group:
+    run: str
+    uid: str
+    attempt: int
+    members: tuple[Member, ...]
+    """By rank."""
+    command: tuple[str, ...]
+    """What the user wants the member that is asked about to run."""
+    root: str
+    """What `/windlass` is to the members."""
+    python: str
+    """A Python that has this package, inside the members."""
+    least: int = 0
+    """Members may come and go while it runs, down to this many; 0: they may not."""
+
+    @property
+    def lead(self) -> Member:
+        return self.members[0]
+
+    @property
+    def leads_only(self) -> bool:
+        """The first member has a role of its own, so it does no work of the workers'."""
+        lead = self.lead
+        alone = sum(1 for member in self.members if member.role == lead.role) == 1
+        return alone and len(self.members) > 1 and lead.role in LEADERS
+
+    @property
+    def workers(self) -> tuple[Member, ...]:
+        """Those who do the work."""
+        return self.members[1:] if self.leads_only else self.members
+
+    @property
+    def folder(self) -> str:
+        """Where files of a framework go."""
+        return f"{self.root}/run"
+
+    def variables(self, member: Member, *, ranks: bool) -> dict[str, str]:
+        """Names that every framework's members see. `ranks`: each member is one rank; where a
+        framework starts ranks itself, it tells each its own."""
+        own = {
+            "WINDLASS_RANK": str(member.rank),
+            "WINDLASS_SIZE": str(len(self.members)),
+            "WINDLASS_ROLE_SIZE": str(sum(1 for m in self.members if m.role == member.role)),
+            "WINDLASS_ADDRESS": member.address,
+        }
+        if member.port:
+            own["WINDLASS_PORT"] = str(member.port)
+            if len(self.members) <= MOST_LISTED:
+                listed = (f"{each.address}:{each.port}" for each in self.members)
+                own["WINDLASS_HOSTS"] = ",".join(listed)
+        return {**own, **self._torch(member), **self._slurm(member)} if ranks else own
+
+    def _torch(self, member: Member) -> dict[str, str]:
+        found = {
+            "RANK": str(member.rank),
+            "WORLD_SIZE": str(len(self.members)),
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+            "GROUP_RANK": str(member.rank),
+            "MASTER_ADDR": self.lead.address,
+        }
+        return {**found, "MASTER_PORT": str(self.lead.port)} if self.lead.port else found
+
+    def _slurm(self, member: Member) -> dict[str, str]:
+        size, job = str(len(self.members)), str(job_number(self.uid, self.attempt))
+        found = {
+            "SLURM_JOB_ID": job,
+            "SLURM_JOBID": job,
+            "SLURM_JOB_NAME": self.run,
+            "SLURM_PROCID": str(member.rank),
+            "SLURM_LOCALID": "0",
+            "SLURM_NODEID": str(member.rank),
+            "SLURM_NTASKS": size,
+            "SLURM_NPROCS": size,
+            "SLURM_NTASKS_PER_NODE": "1",
+            "SLURM_NNODES": size,
+            "SLURM_JOB_NUM_NODES": size,
+            "SLURM_STEP_NUM_NODES": size,
+            "SLURM_RESTART_COUNT": str(self.attempt),
+            "SLURM_CPUS_PER_TASK": str(member.cpus),
+            "SLURMD_NODENAME": member.address,
+        }
+        if len(self.members) <= MOST_LISTED:
+            hosts = ",".join(each.address for each in self.members)
+            found |= {"SLURM_JOB_NODELIST": hosts, "SLURM_STEP_NODELIST": hosts}
+        return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rendered:
+    """What a member's pod gets."""
+
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Name -> content, in `Group.folder`."""
+    command: Sequence[str] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Framework:
+    ports: int
+    """How many each member needs."""
+    render: Callable[[Group, Member], Rendered]
+    secret: bool = False
+    """Members speak to each other's companion, with a secret of the run."""
+    starts_ranks: bool = False
+    """One member may be several ranks, or none: names of ranks are the framework's to set."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Steps:
+    """What the companion of the first member does, in this order."""
+
+    command: Sequence[str]
+    """The user's, when all is ready."""
+    background: Sequence[Sequence[str]] = ()
+    """Beside it, on this member."""
+    workers: Sequence[str] = ()
+    """On each other member. `{address}`, `{cpus}` and `{gpus}` are that member's, here and in
+    `background`."""
+    ready: Sequence[str] = ()
+    """Repeated until it succeeds."""
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """For the user's command only."""
+
+
+def led(group: Group, member: Member, steps: Steps, files: Mapping[str, str]) -> Rendered:
+    """The command of a member whose first member leads the others through the companion."""
+    variables = {"WINDLASS_FILES": json.dumps(files)} if files else {}
+    if member is not group.lead:
+        return Rendered(variables, files, companion(group, "follow"))
+    plan = {
+        "members": [
+            {
+                "name": each.name,
+                "address": each.address,
+                "port": each.port,
+                "cpus": each.cpus,
+                "gpus": each.gpus,
+            }
+            for each in group.members
+        ],
+        "command": list(steps.command),
+        "background": [list(argv) for argv in steps.background],
+        "workers": list(steps.workers),
+        "ready": list(steps.ready),
+        "variables": dict(steps.variables),
+    }
+    variables["WINDLASS_PLAN"] = json.dumps(plan)
+    return Rendered(variables, files, companion(group, "lead"))
+
+
+def companion(group: Group, *words: str) -> list[str]:
+    return [group.python, "-I", "-m", "windlass.frameworks.companion", *words]
+
+
+def job_number(uid: str, attempt: int) -> int:
+    """A number for those who want one: Slurm's jobs have no names."""
+    digest = hashlib.sha256(f"{uid}/{attempt}".encode()).digest()
+    return int.from_bytes(digest[:4]) & 0x7FFFFFFF

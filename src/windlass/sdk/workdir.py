@@ -1,0 +1,355 @@
+"""A working folder becomes an archive that is named by its content, and goes to the server once.
+
+`plan` looks at the folder and says what would go and what would not; `pack` writes the archive;
+`upload` sends what the server has not got, and goes on where an earlier upload stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import gzip
+import hashlib
+import io
+import os
+import stat
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from windlass.store import errors
+
+MOST_BYTES = 512 << 20
+MOST_FILES = 100_000
+LISTED = 10
+IGNORE_FILES = (".gitignore", ".windlassignore")
+ALWAYS_LEFT_OUT = (".git/", ".hg/", ".svn/", "__pycache__/", "*.pyc", ".venv/", ".DS_Store")
+PIECE = 8 << 20
+_TRIES = 6
+
+Progress = Callable[[int, int], None]
+"""Bytes that are there, bytes in all."""
+
+
+class WorkdirError(Exception):
+    """Why the folder is not packed, with the remedy."""
+
+
+class Server(Protocol):
+    """What an upload needs of `store.kubernetes.client.KubernetesStore`."""
+
+    async def raw(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        headers: Mapping[str, str] | None = None,
+    ) -> tuple[int, Mapping[str, str], bytes]: ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entry:
+    """A file, folder or link, by its path in the folder."""
+
+    path: str
+    size: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """What of a folder goes along."""
+
+    folder: Path
+    files: tuple[Entry, ...]
+    """In the order of the archive."""
+    left_out: tuple[Entry, ...]
+    """Files and whole folders that are ignored, largest first; a folder's size is not counted
+    below it beyond what is quick to tell."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(entry.size for entry in self.files)
+
+    def largest(self) -> list[Entry]:
+        return sorted(self.files, key=lambda entry: (-entry.size, entry.path))[:LISTED]
+
+    def summary(self) -> str:
+        """`12 files, 34 KiB; left out: data/ (1.2 GiB), ...`"""
+        said = f"{len(self.files)} files, {human(self.bytes)}"
+        if not self.left_out:
+            return said
+        named = ", ".join(f"{each.path} ({human(each.size)})" for each in self.left_out[:3])
+        more = len(self.left_out) - 3
+        return f"{said}; left out: {named}" + (f" and {more} more" if more > 0 else "")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Packed:
+    """An archive on this machine's disk. Close it, or use it in a `with`."""
+
+    digest: str
+    size: int
+    file: IO[bytes]
+
+    def __enter__(self) -> Packed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+
+def plan(folder: Path | str, *, most_bytes: int = MOST_BYTES, most_files: int = MOST_FILES) -> Plan:
+    """What goes along, by .gitignore and .windlassignore. Refuses more than the limits."""
+    root = Path(folder).expanduser()
+    if not root.is_dir():
+        raise WorkdirError(f"{folder} is not a folder; name one with --workdir")
+    walk = _Walk(root.resolve(), most_files)
+    files = tuple(walk.run())
+    ignored = sorted(walk.left_out, key=lambda each: (-each.size, each.path))
+    made = Plan(walk.root, files, tuple(ignored))
+    if made.bytes > most_bytes or len(files) > most_files:
+        raise _too_much(made, most_bytes, most_files)
+    return made
+
+
+def pack(planned: Plan) -> Packed:
+    """The archive: the same content gives the same digest, wherever and whenever it is packed."""
+    file = tempfile.TemporaryFile(prefix="windlass-workdir-")  # noqa: SIM115 - handed on
+    try:
+        with (
+            gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=3, mtime=0) as zipped,
+            tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as tar,
+        ):
+            for entry in planned.files:
+                _add(tar, planned.folder, entry)
+        size = file.tell()
+        file.seek(0)
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        file.seek(0)
+    except BaseException:
+        file.close()
+        raise
+    return Packed(f"sha256:{digest}", size, file)
+
+
+async def upload(
+    server: Server, namespace: str, packed: Packed, progress: Progress = lambda _done, _all: None
+) -> bool:
+    """Makes sure that the server has it. False if it had it already."""
+    path = f"/apis/platform.windlass.dev/v1alpha1/namespaces/{namespace}/blobs/{packed.digest}"
+    there, offset = await _ask(server, path)
+    if there:
+        progress(packed.size, packed.size)
+        return False
+    failures = 0
+    while True:
+        progress(offset, packed.size)
+        packed.file.seek(offset)
+        piece = packed.file.read(PIECE)
+        try:
+            offset = await _send(server, path, piece, offset, packed.size)
+            failures = 0
+        except (errors.Unavailable, errors.Conflict, errors.ServerTimeout) as problem:
+            failures += 1
+            if failures == _TRIES:
+                raise
+            # Another upload of the same goes on, or the server was away: see how far it is.
+            await asyncio.sleep(problem.retry_after or min(5.0, 0.2 * 2**failures))
+            there, offset = await _ask(server, path)
+            if there:
+                offset = packed.size
+        if offset >= packed.size:
+            progress(packed.size, packed.size)
+            return True
+
+
+async def send(
+    server: Server,
+    namespace: str,
+    folder: Path,
+    say: Callable[[str], None] = lambda _text: None,
+    *,
+    most_bytes: int = MOST_BYTES,
+    most_files: int = MOST_FILES,
+    progress: Progress = lambda _done, _all: None,
+) -> str:
+    """The digest of a folder that the server then has."""
+    planned = await asyncio.to_thread(
+        plan, folder, most_bytes=most_bytes, most_files=most_files
+    )  # fmt: skip
+    say(f"{folder}: {planned.summary()}")
+    with await asyncio.to_thread(pack, planned) as packed:
+        fresh = await upload(server, namespace, packed, progress)
+        say(f"uploaded {human(packed.size)}" if fresh else "the server has it already")
+        return packed.digest
+
+
+def human(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 10 else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError("unreachable")
+
+
+# --- looking
+
+
+class _Walk:
+    """Through the folder, with the ignore files of every folder on the way."""
+
+    def __init__(self, root: Path, most_files: int) -> None:
+        import pathspec  # late: only who packs a folder pays for it
+
+        self.root = root
+        self.left_out: list[Entry] = []
+        self._spec = pathspec.GitIgnoreSpec
+        self._most = most_files
+
+    def run(self) -> Iterator[Entry]:
+        own = self._spec.from_lines(ALWAYS_LEFT_OUT)
+        yield from self._folder("", [("", own)])
+
+    def _folder(self, below: str, specs: list[tuple[str, Any]]) -> Iterator[Entry]:
+        """In the order of names, so that the archive does not depend on the disk."""
+        here = self.root / below
+        specs = [*specs, *self._read_specs(here, below)]
+        try:
+            listed = sorted(os.scandir(here), key=lambda entry: entry.name)
+        except OSError as problem:
+            raise WorkdirError(
+                f"{here} cannot be read: {problem.strerror}; leave it out in .windlassignore"
+            ) from problem
+        for entry in listed:
+            path = f"{below}{entry.name}"
+            if entry.is_dir(follow_symlinks=False):
+                if self._ignored(f"{path}/", specs):
+                    self.left_out.append(Entry(f"{path}/", _weight(Path(entry.path), self._most)))
+                    continue
+                yield Entry(f"{path}/", 0)
+                yield from self._folder(f"{path}/", specs)
+            elif entry.is_file(follow_symlinks=False) or entry.is_symlink():
+                size = entry.stat(follow_symlinks=False).st_size
+                if self._ignored(path, specs):
+                    self.left_out.append(Entry(path, size))
+                elif entry.is_symlink() and not _stays_inside(self.root, Path(entry.path)):
+                    self.left_out.append(Entry(f"{path} -> {os.readlink(entry.path)}", 0))
+                else:
+                    yield Entry(path, 0 if entry.is_symlink() else size)
+
+    def _read_specs(self, here: Path, below: str) -> Iterator[tuple[str, Any]]:
+        for name in IGNORE_FILES:
+            try:
+                text = (here / name).read_text(errors="replace")
+            except OSError:
+                continue
+            yield below, self._spec.from_lines(text.splitlines())
+
+    def _ignored(self, path: str, specs: list[tuple[str, Any]]) -> bool:
+        """The last word counts: deeper folders speak after those above them."""
+        for below, spec in reversed(specs):
+            answer = spec.check_file(path[len(below) :]).include
+            if answer is not None:
+                return bool(answer)
+        return False
+
+
+def _weight(folder: Path, most: int) -> int:
+    """What a folder that is left out weighs, counted to a limit: a dataset may have millions."""
+    total, seen = 0, 0
+    for here, _, names in os.walk(folder):
+        for name in names:
+            seen += 1
+            if seen > min(most, 20_000):
+                return total
+            try:
+                total += os.lstat(os.path.join(here, name)).st_size
+            except OSError:
+                continue
+    return total
+
+
+def _too_much(made: Plan, most_bytes: int, most_files: int) -> WorkdirError:
+    listed = "\n".join(f"  {human(each.size):>9}  {each.path}" for each in made.largest())
+    return WorkdirError(
+        f"{made.folder} has {len(made.files)} files with {human(made.bytes)}, more than "
+        f"{most_files} files or {human(most_bytes)}. The largest:\n{listed}\nLeave out what the "
+        "job does not need with a line in .windlassignore, mount large data with --mount, or "
+        "raise the limit with --workdir-limit"
+    )
+
+
+# --- packing
+
+
+def _add(tar: tarfile.TarFile, root: Path, entry: Entry) -> None:
+    path = root / entry.path.rstrip("/")
+    try:
+        found = path.lstat()
+        info = tarfile.TarInfo(entry.path.rstrip("/"))
+        info.mode = 0o755 if found.st_mode & stat.S_IXUSR else 0o644
+        if stat.S_ISDIR(found.st_mode):
+            info.type = tarfile.DIRTYPE
+            tar.addfile(info)
+        elif stat.S_ISLNK(found.st_mode):
+            info.type, info.linkname = tarfile.SYMTYPE, os.readlink(path)
+            info.mode = 0o777
+            tar.addfile(info)
+        else:
+            content = path.read_bytes() if found.st_size < PIECE else None
+            info.size = len(content) if content is not None else found.st_size
+            with io.BytesIO(content) if content is not None else path.open("rb") as file:
+                tar.addfile(info, file)
+    except OSError as problem:
+        raise WorkdirError(
+            f"{path} cannot be read: {problem.strerror or problem}; leave it out in .windlassignore"
+        ) from problem
+
+
+def _stays_inside(root: Path, link: Path) -> bool:
+    """Links out of the folder would point at something else where the job runs, or at nothing."""
+    target = os.readlink(link)
+    leads_to = Path(os.path.normpath(link.parent / target))
+    return not os.path.isabs(target) and leads_to.is_relative_to(root)
+
+
+# --- sending
+
+
+async def _ask(server: Server, path: str) -> tuple[bool, int]:
+    """Whether it is there, and how much of it."""
+    status, headers, body = await server.raw("HEAD", path)
+    if status not in (200, 404):
+        raise _problem(status, body)
+    known = {name.lower(): value for name, value in headers.items()}
+    if status == 404 and "upload-offset" not in known:
+        raise errors.NotFound(
+            "the namespace is not there, or this server takes no code; see `windlass get ns`"
+        )
+    return status == 200, int(known.get("upload-offset", "0"))
+
+
+async def _send(server: Server, path: str, piece: bytes, offset: int, size: int) -> int:
+    told = {"Upload-Offset": str(offset), "Upload-Length": str(size)}
+    status, headers, body = await server.raw(
+        "PATCH", path, body=piece, content_type="application/octet-stream", headers=told
+    )
+    if status != 204:
+        raise _problem(status, body)
+    known = {name.lower(): value for name, value in headers.items()}
+    return int(known["upload-offset"])
+
+
+def _problem(status: int, body: bytes) -> errors.ApiError:
+    import json
+
+    try:
+        found = json.loads(body)
+    except ValueError:
+        found = {}
+    return errors.from_status(found if isinstance(found, dict) else {}, status)
