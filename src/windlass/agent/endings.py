@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import stat
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ _FALLBACK_BYTES, _FALLBACK_LINES = 2048, 80
 _KMSG = "/dev/kmsg"
 _KMSG_BYTES = 1 << 20
 _FULL = 0.98
+_BYTES_PER_SECOND = 8 << 30
 _OURS = frozenset(
     {
         "Completed", "ShimLost", "AgentLost", "NodeLost", "NodeShutdown", "Evicted", "Preempted",
@@ -38,13 +40,31 @@ class SharedMemory:
         self.size = int(given["size"]) if given else 0
         self.private = bool(given and given.get("private"))
         self._path = str(given["path"]) if given else ""
-        self.was_full = False
+        self.peak = 0.0
+        """How full it was when it was fullest, as far as was seen."""
+        self._now = 0.0
+        self._looked = time.monotonic()
 
     def look(self) -> None:
-        if self.known and not self.was_full:
+        if self.known:
             with contextlib.suppress(OSError):
                 found = os.statvfs(self._path)
-                self.was_full = found.f_bfree <= found.f_blocks * (1 - _FULL)
+                self._now = 1 - found.f_bfree / max(1, found.f_blocks)
+                self.peak = max(self.peak, self._now)
+                self._looked = time.monotonic()
+
+    def may_have_filled(self) -> bool:
+        """Whether it can have run full since the last look, as fast as memory is written."""
+        room = self.size * (1 - self._now)
+        return self.private and room <= (time.monotonic() - self._looked) * _BYTES_PER_SECOND
+
+    @property
+    def interval(self) -> float | None:
+        """Seconds to the next look: what fills it is gone when its process is, so the fuller it
+        is, the sooner."""
+        if not self.known:
+            return None
+        return 0.1 if self._now < 0.5 else 0.02
 
 
 def of(status: int, order: Mapping[str, Any], main_pid: int, shm: SharedMemory) -> dict[str, Any]:
@@ -57,7 +77,6 @@ def of(status: int, order: Mapping[str, Any], main_pid: int, shm: SharedMemory) 
         ending |= {"exitCode": 128 - code, "signal": -code}
     ending |= _last_words(order, failed=code != 0)
     if code != 0:
-        shm.look()
         ending |= _out_of_memory(ending["exitCode"], order, main_pid)
         ending |= _out_of_shared_memory(ending["exitCode"], shm)
     return ending
@@ -115,14 +134,24 @@ def _kernel_killed(pid: int) -> bool:
 
 
 def _out_of_shared_memory(code: int, shm: SharedMemory) -> dict[str, Any]:
-    """SIGBUS of the main process, or a failure of one whose own shared memory was seen full."""
+    """SIGBUS of the main process, or a failure of one whose own shared memory was seen full.
+
+    What filled it is often gone with its process (PyTorch unlinks before it writes), so for a bus
+    error it is enough that it can have run full since it was last looked at.
+    """
     bus = code == 128 + signal.SIGBUS
-    if not shm.was_full or not (bus or shm.private):
+    unseen = bus and shm.may_have_filled()
+    shm.look()
+    more = f"ask for at least {_mebi(2 * shm.size)}"
+    if shm.peak >= _FULL and (bus or shm.private):
+        told = f"its shared memory of {_mebi(shm.size)} (/dev/shm) was full; {more}"
+    elif unseen:
+        told = (
+            f"it ended with a bus error, as when shared memory runs full: it has {_mebi(shm.size)} "
+            f"(/dev/shm); {more}"
+        )
+    else:
         return {}
-    told = (
-        f"its shared memory of {_mebi(shm.size)} (/dev/shm) was full; "
-        f"ask for at least {_mebi(2 * shm.size)}"
-    )
     return {"reason": "OutOfSharedMemory", "message": told}
 
 

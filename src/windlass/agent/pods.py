@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import datetime
 import logging
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from windlass.agent import (
@@ -247,7 +248,8 @@ class Worker:
         """The pod's time is up: ends what runs; True unless it had already ended by itself."""
         before = [self._look(self._container(s.name)) for s in pod.spec.init_containers or ()]
         seen = [self._look(self._container(s.name)) for s in pod.spec.containers]
-        if podstatus.phase(pod.spec.restart_policy, seen, before) in ("Succeeded", "Failed"):
+        over = podstatus.phase(pod.spec.restart_policy, seen, before) in ("Succeeded", "Failed")
+        if over and not _ended_late(pod, (*before, *seen)):
             return False
         if any(each.state == "running" for each in (*before, *seen)):
             grace = pod.spec.termination_grace_period_seconds
@@ -387,3 +389,11 @@ def _seconds_left(pod: kubernetes.Pod) -> float | None:
     if limit is None or not begun:
         return None
     return limit - (times.now() - times.parse(begun)).total_seconds()
+
+
+def _ended_late(pod: kubernetes.Pod, seen: Sequence[Observed]) -> bool:
+    """Whether something of the pod ended after its deadline, so because of it."""
+    until = times.parse(pod.status.start_time or "") + datetime.timedelta(
+        seconds=pod.spec.active_deadline_seconds or 0
+    )
+    return any(each.finished_at and times.parse(each.finished_at) > until for each in seen)

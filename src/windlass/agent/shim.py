@@ -36,8 +36,6 @@ from windlass.agent import endings, procfs, sandbox, shimlog
 SHIM, EXIT, STOP, CONTROL = "shim.json", "exit.json", "stop.json", "control"
 _PACKET = 1 << 17
 _STDIN_ROOM = 1 << 20
-_LOOK_SECONDS = 0.1
-"""Between two looks at a private /dev/shm: who fills it is gone when its process is."""
 
 
 def launch(folder: Path, order: dict[str, Any], told: int) -> None:
@@ -159,7 +157,7 @@ class Shim:
 
     def _timeout(self) -> float | None:
         waits = [self._deadline - time.monotonic()] if self._deadline is not None else []
-        waits += [_LOOK_SECONDS] if self._shm.known else []
+        waits += [self._shm.interval] if self._shm.interval is not None else []
         return max(0.0, min(waits)) if waits else None
 
     def _on_stop(self, *_: object) -> None:

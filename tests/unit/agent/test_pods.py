@@ -1,104 +1,12 @@
 """Pods of a node: real store, real processes, the agent's loop in the test's own process."""
 
-import asyncio
-import json
 import os
-from typing import Any
 
 import pytest
 
-from windlass.agent import containers, pods, podstatus, procfs, shim
-from windlass.agent.nursery import Nursery
-from windlass.kinds import hostpods, kubernetes, meta
-from windlass.store.embedded.api import Api
-from windlass.store.embedded.client import EmbeddedStore
-
-NURSERY = Nursery()
-CONTAINER = (
-    "env", "env_from", "volume_mounts", "resources", "working_dir", "stdin", "tty",
-    "termination_message_policy", "termination_message_path", "args",
-)  # fmt: skip
-"""Arguments of `create` that belong to the container, not to the pod."""
-
-
-class Node:
-    """One node's pods, and a hand on the API."""
-
-    def __init__(self, store: EmbeddedStore, folder) -> None:
-        self.store = store
-        self.folder = folder
-        self.means: dict[str, Any] = {"nursery": NURSERY}
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        place = pods.Place("n1", "127.0.0.1", self.folder / "pods", **self.means)
-        self._task = asyncio.create_task(pods.Pods(self.store, place).run())
-
-    async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def create(self, script: str, name: str = "p", **spec: Any) -> kubernetes.Pod:
-        container = kubernetes.Container(
-            name="c",
-            image=spec.pop("image", hostpods.HOST_IMAGE),
-            command=["sh", "-c", script.replace("{here}", str(self.folder))],
-            **{name: spec.pop(name) for name in CONTAINER if name in spec},
-        )
-        spec = {"restart_policy": "Never", "termination_grace_period_seconds": 30, **spec}
-        return await self.store.create(
-            kubernetes.Pod(
-                metadata=meta.ObjectMeta(name=name, namespace="team"),
-                spec=kubernetes.PodSpec(node_name="n1", containers=[container], **spec),
-            )
-        )
-
-    async def until(self, check, name: str = "p") -> kubernetes.Pod:
-        """The pod as soon as `check` holds of it."""
-        async with asyncio.timeout(30):
-            listed = await self.store.list(kubernetes.Pod, "team")
-            for pod in listed.items:
-                if pod.name == name and check(pod):
-                    return pod
-            events = self.store.watch(
-                kubernetes.Pod, "team", resource_version=listed.resource_version
-            )
-            async for event in events:
-                if event.type != "BOOKMARK" and event.object.name == name and check(event.object):
-                    return event.object
-        raise AssertionError("the watch ended")
-
-    async def phase(self, phase: str, name: str = "p") -> kubernetes.Pod:
-        return await self.until(lambda pod: pod.status.phase == phase, name)
-
-    async def gone(self, path) -> None:
-        async with asyncio.timeout(30):
-            while path.exists():
-                await asyncio.sleep(0.01)
-
-
-@pytest.fixture
-async def node(tmp_path, monkeypatch):
-    monkeypatch.setattr(pods, "_RETRY", 0.05)
-    monkeypatch.setattr(podstatus, "FIRST_RESTART", 0.01)
-    api = await Api.open(tmp_path / "store.db")
-    made = Node(EmbeddedStore(api), tmp_path)
-    await made.store.create(kubernetes.Namespace(metadata=meta.ObjectMeta(name="team")))
-    made.start()
-    yield made
-    await made.stop()
-    await api.close()
-    for record in tmp_path.rglob(shim.SHIM):
-        process = procfs.Process(**json.loads(record.read_text()))
-        if procfs.is_alive(process):
-            procfs.kill([process.pid])
-
-
-def ended(pod: kubernetes.Pod) -> kubernetes.ContainerStateTerminated:
-    (status,) = pod.status.container_statuses
-    assert status.state.terminated is not None
-    return status.state.terminated
+from tests.unit.agent.nodes import ended
+from windlass.agent import containers, pods
+from windlass.kinds import kubernetes, meta
 
 
 @pytest.mark.parametrize(
