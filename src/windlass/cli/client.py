@@ -95,6 +95,8 @@ def fault(problem: errors.ApiError, store: KubernetesStore | None = None) -> exi
     if isinstance(problem, errors.Invalid) and problem.causes:
         listed = "\n".join(f"{cause.field}: {cause.message}" for cause in problem.causes)
         return exits.CliError(exits.sentence(problem.message.partition(": ")[0]), listed, code)
+    if isinstance(problem, errors.NotFound | errors.AlreadyExists) and problem.details.get("name"):
+        return exits.CliError(_plainly(problem), _remedy(problem, store), code)
     # Messages of the connection carry their remedy behind a semicolon.
     message, _, remedy = problem.message.partition("; ")
     return exits.CliError(
@@ -133,9 +135,17 @@ async def _with_session(target: base.Target, work: Callable[[Session], Awaitable
     try:
         return await work(Session(store, target.namespace or store.access.namespace))
     except errors.ApiError as problem:
-        raise fault(problem, store) from problem
+        told = fault(problem, store)
+        if isinstance(problem, errors.Unavailable) and _is_engine(target):
+            told.remedy = f"Start it: windlass up --state {target.state}"
+        raise told from problem
     finally:
         await store.close()
+
+
+def _is_engine(target: base.Target) -> bool:
+    """Whether the engine of a state folder was meant."""
+    return bool(target.state) and not (target.kubeconfig or target.context)
 
 
 def _kubeconfig(target: base.Target) -> str | None:
@@ -153,12 +163,26 @@ def _kubeconfig(target: base.Target) -> str | None:
     return str(folder.kubeconfig)
 
 
+def _plainly(problem: errors.ApiError) -> str:
+    """`There is no run 'train'.`"""
+    from windlass.kinds import registry
+
+    kind, name = str(problem.details.get("kind") or "object"), problem.details["name"]
+    found = registry.by_word().get(kind.partition(".")[0])
+    word = found.resource.singular if found else kind
+    if isinstance(problem, errors.AlreadyExists):
+        return f"A {word} {name!r} exists already."
+    return f"There is no {word} {name!r}."
+
+
 def _remedy(problem: errors.ApiError, store: KubernetesStore | None) -> str:
     server = f" ({store.access.address})" if store else ""
     if isinstance(problem, errors.Unauthorized):
         return f"Your credentials for this server{server} are missing or out of date."
     if isinstance(problem, errors.Forbidden):
         return "Ask an administrator of this namespace for the right."
+    if isinstance(problem, errors.AlreadyExists):
+        return "Choose another name, or delete the old one first."
     if isinstance(problem, errors.Conflict):
         return "Look at it again, and repeat what you did."
     if isinstance(problem, errors.NotFound):

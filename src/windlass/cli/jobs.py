@@ -42,7 +42,14 @@ def options(function: Function) -> Function:
     @functools.wraps(function)
     def with_job(*args: Any, **given: Any) -> Any:
         flags = {name: given.pop(name) for name in _NAMES}
-        return function(*args, job=_read(flags), **given)
+        try:
+            job = _read(flags)
+        except exits.CliError as problem:
+            # Of `run` any other code would be the job's own.
+            if function.__name__ == "run" and problem.code != exits.USAGE:
+                problem.code = exits.RUN_NOT_STARTED
+            raise
+        return function(*args, job=job, **given)
 
     decorated: Any = with_job
     for option in reversed(_OPTIONS):
@@ -180,25 +187,31 @@ def wanted(job: Job) -> dict[str, Any]:
 
     require_command(job)
     built = runs.build(job.command or ("true",), **job.words)
-    place: Callable[[str], str] = str
+    value: dict[str, Any]
+    document = None
     if job.file:
-        value, place = _over_file(job, built)
+        document = _over_file(job, built)
+        value = document.data
     else:
         value = wire.to_dict(built)
     placed = {**value, "metadata": {"namespace": "default", **value["metadata"]}}
+    if document is not None:
+        from windlass.cli import checking
+
+        checking.check([(kind.Run, dataclasses.replace(document, data=placed))])
+        return value
     faults = validation.validate(kind.Run, validation.defaulted(kind.Run, placed))
     if faults:
-        listed = [f"{place(fault.path)}: {fault}" if job.file else str(fault) for fault in faults]
-        raise exits.CliError(
-            "The job cannot be submitted like this.", "\n".join(listed), exits.INVALID
-        )
+        listed = "\n".join(str(fault) for fault in faults)
+        raise exits.CliError("The job cannot be submitted like this.", listed, exits.INVALID)
     return value
 
 
 # --- a file under the flags -----------------------------------------------------------------------
 
 
-def _over_file(job: Job, built: Any) -> tuple[dict[str, Any], Callable[[str], str]]:
+def _over_file(job: Job, built: Any) -> Any:
+    """The file's document, with what the flags say over it."""
     from windlass.cli import manifests
     from windlass.kinds import wire
 
@@ -225,7 +238,7 @@ def _over_file(job: Job, built: Any) -> tuple[dict[str, Any], Callable[[str], st
         role.pop("command", None)
     role.pop("name", None)
     _merge(target, role)
-    return value, document.place
+    return document
 
 
 def _role(job: Job, spec: dict[str, Any]) -> dict[str, Any]:

@@ -80,6 +80,12 @@ def scale(out: Output, name: str, size: str, target: base.Target) -> None:
 
     async def work(session: client.Session) -> kind.Run:
         current = await session.store.get(kind.Run, _bare(name), session.namespace)
+        if current.finished:
+            raise exits.CliError(
+                f"run/{current.name} has ended ({current.status.phase}).",
+                f"Start it again: windlass rerun {current.name}",
+                exits.CONFLICT,
+            )
         roles = [each.name for each in current.spec.roles]
         if equals and role not in roles:
             raise exits.CliError(

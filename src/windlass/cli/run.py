@@ -13,6 +13,7 @@ from windlass.kinds import run as kind
 from windlass.kinds import wire
 from windlass.sdk import logs as run_logs
 from windlass.sdk import runs
+from windlass.store import errors
 
 _SETTINGS = {
     "help_option_names": ["-h", "--help"],
@@ -23,6 +24,11 @@ _SETTINGS = {
 _dry_run = click.option(
     "--dry-run", is_flag=True, help="Show the object, the plan and the expected start; do nothing."
 )
+_force = click.option(
+    "--force", is_flag=True, help="Hand it in even if nothing here could ever run it."
+)
+_HOPELESS = ("Impossible", "Unsupported", "NoSuchQueue")
+"""What waiting does not help: told before anything is handed in."""
 
 
 @base.command(
@@ -36,13 +42,17 @@ _dry_run = click.option(
 )
 @jobs.options
 @_dry_run
+@_force
 @base.making_target_options
-def submit(out: Output, job: jobs.Job, dry_run: bool, target: base.Target) -> None:
-    """Hand in COMMAND as a run and return at once."""
-    _submit(out, job, dry_run, target)
+def submit(out: Output, job: jobs.Job, dry_run: bool, force: bool, target: base.Target) -> None:
+    """Hand in COMMAND as a run and return at once.
+
+    A job that nothing here could ever run is refused; --force hands it in nevertheless.
+    """
+    _submit(out, job, dry_run, force, target)
 
 
-def _submit(out: Output, job: jobs.Job, dry_run: bool, target: base.Target) -> None:
+def _submit(out: Output, job: jobs.Job, dry_run: bool, force: bool, target: base.Target) -> None:
     value = jobs.wanted(job)
 
     async def work(session: client.Session) -> kind.Run | None:
@@ -50,7 +60,7 @@ def _submit(out: Output, job: jobs.Job, dry_run: bool, target: base.Target) -> N
         if dry_run:
             await _plan(out, session, wanted)
             return None
-        return await session.store.create(wanted)
+        return await _create(session, wanted, force)
 
     made = client.call(target, work)
     if made is not None:
@@ -71,22 +81,25 @@ def _submit(out: Output, job: jobs.Job, dry_run: bool, target: base.Target) -> N
 )
 @jobs.options
 @_dry_run
+@_force
 @click.option("-d", "--detach", is_flag=True, help="Return at once, as `submit` does.")
 @base.making_target_options
-def run(out: Output, job: jobs.Job, dry_run: bool, detach: bool, target: base.Target) -> int:
+def run(
+    out: Output, job: jobs.Job, dry_run: bool, force: bool, detach: bool, target: base.Target
+) -> int:
     """Run COMMAND as a job: submit it, show why it waits and what it prints, and wait.
 
     The exit code is the job's own; 125 when Windlass could not run it. Ctrl-C asks whether to
     detach or to stop the job; a second one detaches at once.
     """
     if dry_run or detach:
-        _submit(out, job, dry_run, target)
+        _submit(out, job, dry_run, force, target)
         return exits.OK
     jobs.require_command(job)
     following = _Following(out)
 
     async def work(session: client.Session) -> kind.Run:
-        made = await session.store.create(await _wanted(out, session, job, value))
+        made = await _create(session, await _wanted(out, session, job, value), force)
         following.made = made
         out.hint(f"run/{made.name} submitted")
         return await following.to_the_end(session)
@@ -229,6 +242,22 @@ async def upload(out: Output, session: client.Session, folder: str, value: dict[
     namespace = value["metadata"]["namespace"]
     digest: str = await workdir.send(session.store, namespace, Path(folder), out.hint)
     return digest
+
+
+async def _create(session: client.Session, wanted: kind.Run, force: bool) -> kind.Run:
+    """Hands it in, unless nothing here could ever run it."""
+    if not force:
+        path = f"{client.PLATFORM}/namespaces/{wanted.namespace}/plan"
+        try:
+            plan = await session.ask("POST", path, wire.to_dict(wanted))
+        except (errors.NotFound, errors.MethodNotAllowed):
+            plan = {}  # a server without the platform API; creating says what is wrong
+        if plan.get("reason") in _HOPELESS:
+            raise exits.CliError(
+                exits.sentence(f"{plan['reason']}: {plan['message']}"),
+                f"{plan['remedy']} To hand it in nevertheless, pass --force.",
+            )
+    return await session.store.create(wanted)
 
 
 async def _plan(out: Output, session: client.Session, wanted: kind.Run) -> None:

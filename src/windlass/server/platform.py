@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import web
 
-from windlass.kinds import times, wire
+from windlass.kinds import kubernetes, times, wire
 from windlass.kinds.run import Run
 from windlass.server import admission, bodies, queries
 from windlass.server.access import Access
@@ -86,6 +86,8 @@ class Platform:
         if request.method != question.method:
             raise errors.MethodNotAllowed(f"{question.what} is asked with {question.method}")
         await self._access.authorize(identity, question.right())
+        if question.namespace:
+            await self._api.get(kubernetes.Namespace.resource, "", question.namespace)
         if question.what == "why":
             told = await self._why(identity, question)
         elif question.what == "ps":
