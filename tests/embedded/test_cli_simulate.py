@@ -170,3 +170,34 @@ def test_ctrl_c_leaves_what_is_finished(jobs: Path, tmp_path: Path) -> None:
     assert process.returncode == exits.INTERRUPTED
     assert out.splitlines()[0].startswith("many: 20000 jobs")
     assert out.splitlines()[1].startswith("policy")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--nodes", "-3"), "-3 is not in the range"),
+        (("--gpus", "0"), "0 is not in the range"),
+        (("--arrivals", "x"), "--arrivals goes with --pod-list only"),
+        (("--seed", "3"), "--seed goes with --pod-list only"),
+        (("--node-list", "x", "--nodes", "3"), "Give --node-list, or --nodes"),
+    ],
+)
+def test_options_that_would_change_nothing_are_refused(
+    jobs: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    result = invoke("simulate", jobs, *arguments)
+    assert (result.code, words in result.err) == (exits.USAGE, True), result.err
+
+
+def test_a_described_cluster_has_its_own_nodes() -> None:
+    result = invoke("simulate", EXAMPLES / "one-gang.yaml", "--nodes", 3)
+    assert (result.code, "has its own nodes" in result.err) == (exits.USAGE, True)
+
+
+def test_a_report_that_cannot_be_written_is_known_before_anything_is_played(
+    jobs: Path, tmp_path: Path
+) -> None:
+    result = invoke("simulate", jobs, "--html", tmp_path / "no" / "x.html")
+    assert result.code == exits.FAILED
+    assert "cannot be written" in result.err
+    assert not result.out

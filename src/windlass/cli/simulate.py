@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _ORDERS = ("fifo", "lifo", "priority", "fair", "shortest", "attained")
 _BACKFILLS = ("none", "non-reserving", "reserving")
 _PACKS = ("binpack", "spread", "fragmentation")
+_DESCRIBED = (".yaml", ".yml")
 _WORTH_A_CLICK = 0.005
 """The progress bar moves in steps of this part of a policy."""
 
@@ -61,9 +62,11 @@ def _file(name: str, text: str) -> Callable[[Any], Any]:
 @_file("--pod-list", "Pods, in openb's columns, in place of SOURCE.")
 @_file("--arrivals", "Arrival orders for --pod-list: pods come one by one and stay.")
 @click.option("--seed", type=int, help="Which of the --arrivals. [default: the first]")
-@click.option("--nodes", default=0, help="Nodes. [default: mean demand is 80 % of them]")
-@click.option("--gpus", default=8, show_default=True, help="GPUs of each node.")
-@click.option("--rack", default=0, help="Nodes to a rack. [default: no racks]")
+@click.option(
+    "--nodes", type=click.IntRange(1), help="Nodes. [default: mean demand is 80 % of them]"
+)
+@click.option("--gpus", type=click.IntRange(1, 1024), help="GPUs of each node. [default: 8]")
+@click.option("--rack", type=click.IntRange(1), help="Nodes to a rack. [default: no racks]")
 @click.option("--jobs", type=click.IntRange(1), help="Only the first so many jobs.")
 @click.option(
     "--order",
@@ -102,6 +105,7 @@ def simulate(out: Output, **given: Any) -> int:
     from windlass.core import invariants
     from windlass.sim import scenario
 
+    _refuse_unwritable(given["html"])
     try:
         played = _scenario(given)
         with _progress_bar(out, len(_variants(given))) as progress:
@@ -118,6 +122,15 @@ def simulate(out: Output, **given: Any) -> int:
         ) from None
     _tell(out, comparison, given["html"])
     return exits.INTERRUPTED if comparison.interrupted else exits.OK
+
+
+def _refuse_unwritable(html: Path | None) -> None:
+    """Better now than after everything was played."""
+    if html is not None and (html.is_dir() or not html.absolute().parent.is_dir()):
+        raise exits.CliError(
+            f"{html} cannot be written: there is no such folder, or it is one itself.",
+            "Name another file.",
+        )
 
 
 def _play(
@@ -152,6 +165,7 @@ def _source(given: dict[str, Any]) -> Scenario:
     named = [name for name in ("source", "state", "pod_list") if given[name]]
     if len(named) != 1:
         raise click.UsageError("Give one of SOURCE, --state or --pod-list.")
+    _refuse_unused(given)
     if given["state"]:
         return sources.open_state(given["state"])
     if given["pod_list"]:
@@ -160,8 +174,29 @@ def _source(given: dict[str, Any]) -> Scenario:
         return sources.open_pods(
             given["node_list"], given["pod_list"], given["arrivals"], given["seed"]
         )
-    hardware = sources.Hardware(given["nodes"], given["gpus"], given["rack"], given["node_list"])
+    hardware = sources.Hardware(
+        given["nodes"] or 0, given["gpus"] or 8, given["rack"] or 0, given["node_list"]
+    )
     return sources.open_source(given["source"], hardware)
+
+
+def _refuse_unused(given: dict[str, Any]) -> None:
+    """What was given and would change nothing is a mistake."""
+    if not given["pod_list"]:
+        for name in ("arrivals", "seed"):
+            if given[name] is not None:
+                raise click.UsageError(f"--{name} goes with --pod-list only.")
+    described = given["source"].endswith(_DESCRIBED)
+    if described or given["state"] or given["pod_list"]:
+        for name in ("nodes", "gpus", "rack"):
+            if given[name] is not None:
+                raise click.UsageError(f"--{name} is for job lists: this source has its own nodes.")
+    if given["node_list"] and (described or given["state"]):
+        raise click.UsageError("--node-list is for job lists: this source has its own nodes.")
+    if given["node_list"] and any(given[name] for name in ("nodes", "gpus", "rack")):
+        raise click.UsageError("Give --node-list, or --nodes, --gpus and --rack.")
+    if given["seed"] is not None and not given["arrivals"]:
+        raise click.UsageError("--seed chooses one of the --arrivals: give these, too.")
 
 
 def _with_costs(played: Scenario, given: dict[str, Any]) -> Scenario:
@@ -188,7 +223,7 @@ def _variants(given: dict[str, Any]) -> list[Variant]:
     from windlass.sim import variants
 
     named = (given["order"], given["backfill"], given["preemption"], given["pack"])
-    described = given["state"] or given["source"].endswith((".yaml", ".yml"))
+    described = given["state"] or given["source"].endswith(_DESCRIBED)
     if not any(named) and not described:
         named = (("fifo",), _BACKFILLS, (), ())  # a trace says nothing about its queues
     return variants.combinations(*named)

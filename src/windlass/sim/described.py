@@ -39,16 +39,20 @@ class Struct(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     """Fields are written as users write objects."""
 
 
+Count = Annotated[int, Meta(ge=0, le=1_000_000)]
+Some = Annotated[int, Meta(ge=1, le=1_000_000)]
+
+
 class NodeGroup(Struct):
-    count: int
-    gpus: int = 8
+    count: Some
+    gpus: Annotated[int, Meta(ge=0, le=1024)] = 8
     model: str = ""
     gpu_memory: str = "80Gi"
     cpu: str | float = 128
     memory: str = "2Ti"
-    rack: int = 0
+    rack: Count = 0
     """Nodes to a rack; 0: no racks."""
-    block: int = 0
+    block: Count = 0
     """Racks to a block."""
     labels: dict[str, str] = {}
     name: str = "node"
@@ -74,12 +78,12 @@ class QueueWords(Struct):
 class Load(Struct):
     """Jobs from a seed."""
 
-    jobs: int
+    jobs: Some
     over: Seconds
     """Arrivals are spread at random over this time."""
     seed: int = 0
     median: Seconds = "30m"
-    spread: float = 1.6
+    spread: Annotated[float, Meta(ge=0, le=10)] = 1.6
     """Of the logarithm of durations: 0 makes all alike."""
     mix: dict[str, float] = {}
     """Parts of the demand; see `sim.synthetic.Mix`."""
@@ -90,10 +94,10 @@ class JobWords(Struct):
     at: Seconds = 0
     duration: Seconds = "1h"
     queue: str = "default"
-    gpus: int = 1
+    gpus: Count = 1
     """Of each member."""
-    members: int = 1
-    most: int = 0
+    members: Some = 1
+    most: Count = 0
     """Members it can grow to; 0: no more than `members`."""
     cpu: str | float = 0
     memory: str | float = 0
@@ -122,7 +126,7 @@ class Trouble(Struct):
     node_mtbf: Seconds = ""
     """Mean time between losses of one node."""
     repair: Seconds = "4h"
-    jobs: float = 0.0
+    jobs: Annotated[float, Meta(ge=0, le=1)] = 0.0
     """Part of all jobs of which one attempt fails."""
     seed: int = 0
 
@@ -137,7 +141,7 @@ class CostWords(Struct):
 
 class Described(Struct):
     name: str
-    nodes: list[NodeGroup]
+    nodes: Annotated[list[NodeGroup], Meta(min_length=1)]
     queues: list[QueueWords] = []
     jobs: list[JobWords] = []
     load: Load | None = None
@@ -176,6 +180,11 @@ def scenario(words: Described, folder: Path = Path()) -> Scenario:
     if not jobs:
         raise BadInput(f"{words.name} has no work: describe `jobs`, a `load` or a `trace`.")
     jobs = sorted(_failing(jobs, words.trouble), key=lambda job: (job.unit.submitted, job.unit.key))
+    names = {node.name for node in nodes}
+    for outage in words.outages:
+        if outage.node not in names:
+            shown = ", ".join(sorted(names)[:3])
+            raise BadInput(f"{words.name}: there is no node {outage.node!r}: there are {shown}...")
     until = max(job.unit.submitted for job in jobs)
     return Scenario(
         words.name,
@@ -285,9 +294,11 @@ def _mix(load: Load, levels: tuple[str, ...]) -> synthetic.Mix:
         chosen |= {"required_rack": 0.0}
     if "block" not in levels:
         chosen |= {"preferred_block": 0.0}
-    for name in ("shapes", "priorities"):
+    for name, least in (("shapes", 3), ("priorities", 1)):
         if name in chosen:
             chosen[name] = int(chosen[name])
+            if chosen[name] < least:
+                raise BadInput(f"load.mix.{name} is {chosen[name]}: it must be {least} or more.")
     return synthetic.Mix(**chosen)
 
 

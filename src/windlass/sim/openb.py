@@ -16,6 +16,7 @@ import gzip
 import io
 import json
 import os
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -129,7 +130,7 @@ def read_pods(path: Path) -> Pods:
 def read_arrivals(path: Path, nodes: Nodes, pods: Pods) -> list[Arrival]:
     """One JSON object per line with seed, order and node_rank."""
     found = []
-    for number, line in enumerate(_lines(path), start=1):
+    for number, line in enumerate(text_of(path).splitlines(), start=1):
         if not line.strip():
             continue
         try:
@@ -183,7 +184,10 @@ class _Row:
     def text(self, column: str) -> str:
         value = self.fields.get(column)
         if value is None:
-            raise BadTrace(f"{self.where} has no column {column!r}: add it to the header.")
+            raise BadTrace(
+                f"{self.where} has no column {column!r}: add it to the header; there are "
+                f"{', '.join(self.fields) or 'none'}."
+            )
         return value.strip()
 
     def number(self, column: str) -> int:
@@ -223,15 +227,24 @@ def _check(arrival: Arrival, where: str, nodes: int, pods: int) -> None:
 
 
 def _rows(path: Path) -> Iterator[_Row]:
-    for number, fields in enumerate(csv.DictReader(_lines(path)), start=2):
+    for number, fields in enumerate(table(text_of(path)), start=2):
         yield _Row(f"{path} line {number}", fields)
 
 
-def _lines(path: Path) -> Iterator[str]:
+def text_of(path: Path) -> str:
+    """The text of a file, plain or gzip."""
     try:
         raw = path.read_bytes()
+        return (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
+    except (UnicodeDecodeError, EOFError, zlib.error, gzip.BadGzipFile) as problem:
+        raise BadTrace(f"{path} is no text, plain or gzip: {problem}.") from problem
     except OSError as problem:
-        raise BadTrace(f"{path} cannot be read: {problem.strerror}.") from problem
-    if raw[:2] == b"\x1f\x8b":
-        raw = gzip.decompress(raw)
-    yield from io.StringIO(raw.decode("utf-8-sig"))
+        raise BadTrace(f"{path} cannot be read: {problem.strerror or problem}.") from problem
+
+
+def table(text: str) -> Iterator[dict[str, str]]:
+    """Rows of CSV text by column: separated by comma, semicolon or tab, names in any case."""
+    head = text.partition("\n")[0]
+    separator = max(",;\t", key=head.count)
+    for row in csv.DictReader(io.StringIO(text, newline=""), delimiter=separator):
+        yield {k.strip().lower(): v or "" for k, v in row.items() if k is not None}

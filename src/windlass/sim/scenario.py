@@ -67,6 +67,13 @@ class Scenario:
     honest: bool = True
     """Whether what units say about their duration is true."""
 
+    def __post_init__(self) -> None:
+        seen: set[str] = set()
+        for job in self.jobs:
+            if job.unit.key in seen:
+                raise BadInput(f"{self.name}: job {job.unit.key!r} is there twice; rename one.")
+            seen.add(job.unit.key)
+
     def present(self) -> frozenset[str]:
         """Units that are there at the beginning."""
         facts = self.facts

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from windlass.core.facts import Node
@@ -97,21 +98,33 @@ def missing(family: str) -> str | None:
     )
 
 
+def _refuse_unknown(family: str, part: str, files: Iterable[str]) -> None:
+    """Of the parts of a public trace, by the names of their files."""
+    known = sorted(name.partition(".")[0] for name in files)
+    if part not in known:
+        raise BadInput(f"There is no trace {family}/{part}: there are {', '.join(known)}.")
+
+
 def _public(family: str, part: str, hardware: Hardware) -> Scenario:
     problem = missing(family)
     if problem:
         raise BadInput(problem)
     root = data_folder() / FOLDERS[family]
     if family == "openb":
+        found = (path.name.removeprefix(openb.PREFIX) for path in root.glob(f"csv/{openb.PREFIX}*"))
+        _refuse_unknown(family, part or "default", found)
         pods = root / "csv" / f"{openb.PREFIX}{part or 'default'}.csv.gz"
         return open_pods(hardware.node_list or root / "csv" / OPENB_NODES, pods)
     if family == "philly":
         path = root / "philly_public_vcs.csv.gz"
         return _job_list(f"philly {part}".strip(), path, part, hardware)
     if family == "itp":
+        found = (path.name.removeprefix("cluster") for path in root.glob("cluster*"))
+        _refuse_unknown(family, part or "02", found)
         return _job_list(
             f"itp {part or '02'}", root / f"cluster{part or '02'}.csv.gz", "", hardware
         )
+    _refuse_unknown(family, part or "trace1", (path.name for path in root.glob("trace*")))
     if not hardware.nodes:
         hardware = dataclasses.replace(hardware, nodes=MURI_NODES)
     return _job_list(f"muri {part or 'trace1'}", root / f"{part or 'trace1'}.csv.gz", "", hardware)

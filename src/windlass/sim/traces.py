@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import csv
 import datetime
-import gzip
-import io
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from windlass.core.facts import DeviceRequest, Node, Role, Unit
@@ -50,10 +48,16 @@ def read_jobs(path: Path, gpus_per_node: int = 8, queue: str = "") -> list[Job]:
     for what in ("submitted", "gpus"):
         if rows and what not in found:
             raise BadInput(
-                f"{path} has no column for {what!r}: name one of them {' or '.join(COLUMNS[what])}."
+                f"{path} has no column for {what!r}: call it {' or '.join(COLUMNS[what])}; there "
+                f"are {', '.join(rows[0])}."
             )
     if rows and not {"duration", "end"} & found.keys():
-        raise BadInput(f"{path} says nothing about durations: give a column `duration` (seconds).")
+        raise BadInput(
+            f"{path} says nothing about durations: give a column `duration` (seconds); there are "
+            f"{', '.join(rows[0])}."
+        )
+    if not rows:
+        raise BadInput(f"{path} has no jobs: give a header and at least one row.")
     roles = shaping.Roles(gpus_per_node)
     muri = MILLISECONDS in header
     reader = _JobReader(path, found, roles, 1000.0 if muri else 1.0, ranked=not muri)
@@ -117,18 +121,11 @@ def _behind_switches(path: Path, row: Mapping[str, str]) -> tuple[Node, ...]:
 def rows_of(path: Path) -> list[dict[str, str]]:
     """All rows of a CSV file, plain or gzip."""
     try:
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8-sig")
-    except OSError as problem:
-        raise BadInput(f"{path} cannot be read: {problem.strerror or problem}.") from problem
-    except (UnicodeDecodeError, EOFError) as problem:
-        raise BadInput(f"{path} is no CSV text, plain or gzip: {problem}.") from problem
-    return list(_dictionaries(text))
-
-
-def _dictionaries(text: str) -> Iterator[dict[str, str]]:
-    for row in csv.DictReader(io.StringIO(text)):
-        yield {str(k).strip(): v or "" for k, v in row.items() if k is not None}
+        return list(openb.table(openb.text_of(path)))
+    except openb.BadTrace as problem:
+        raise BadInput(str(problem)) from problem
+    except csv.Error as problem:
+        raise BadInput(f"{path} is no CSV: {problem}.") from problem
 
 
 class _JobReader:
@@ -153,12 +150,12 @@ class _JobReader:
             duration = self._number(where, row, "duration") / self.scale
         else:
             duration = max(0.0, self._time(where, row, "end") - submitted)
-        gpus = round(self._number(where, row, "gpus"))
+        gpus, part = self._gpus(where, row)
         needs = self._needs(where, row)
         members = round(self._number(where, row, "members", 1))
         role = self.roles.of_gpus(gpus, needs)
-        if members > 1:
-            each = (DeviceRequest("gpu", gpus),) if gpus else ()
+        if members > 1 or part:
+            each = (DeviceRequest("gpu", max(1, gpus), compute=part),) if gpus or part else ()
             role = self.roles.of(members, needs, each)
         said = self._text(row, "expected")
         unit = Unit(
@@ -175,6 +172,15 @@ class _JobReader:
 
     def queue(self, row: Mapping[str, str]) -> str:
         return self._text(row, "queue") or "default"
+
+    def _gpus(self, where: str, row: Mapping[str, str]) -> tuple[int, int]:
+        """Whole GPUs, or thousandths of one."""
+        count = self._number(where, row, "gpus")
+        if count.is_integer():
+            return int(count), 0
+        if count > 1:
+            raise BadInput(f"{where}: gpus is {count}, it must be whole, or a part of one.")
+        return 0, max(1, round(1000 * count))
 
     def _needs(self, where: str, row: Mapping[str, str]) -> dict[str, int]:
         needs: dict[str, int] = {}

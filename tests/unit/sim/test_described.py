@@ -83,7 +83,12 @@ BASE = "name: x\nnodes: [{count: 2}]\n"
         (BASE + "queues: [{name: q, order: random}]\n", "no order 'random'"),
         (BASE + "queues: [{name: q, limit: {gpu: many}}]\n", "many"),
         (BASE + "load: {jobs: 3, over: 1h, mix: {gpus: 1}}\n", "load.mix has no 'gpus'"),
-        ("name: x\nnodes: []\nload: {jobs: 3, over: 1h}\n", "describe more nodes"),
+        ("name: x\nnodes: []\nload: {jobs: 3, over: 1h}\n", r"length >= 1 - at `\$.nodes`"),
+        ("name: x\nnodes: [{count: -1}]\njobs: [{name: a}]\n", r">= 1 - at `\$.nodes.*count`"),
+        ("name: x\nnodes: [{count: 1, price: -1}]\njobs: [{name: a}]\n", "price"),
+        (BASE + "load: {jobs: 3, over: 1h, mix: {shapes: 0}}\n", "load.mix.shapes is 0"),
+        (BASE + "jobs: [{name: a}, {name: a}]\n", "job 'a' is there twice"),
+        (BASE + "jobs: [{name: a}]\noutages: [{node: x, at: 1h}]\n", "there is no node 'x'"),
         ("nodes: [", "is no YAML"),
     ],
 )

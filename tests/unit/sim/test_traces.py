@@ -72,7 +72,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot be read: No such file"):
         sources.open_source(str(tmp_path / "nothing.csv"))
     (tmp_path / "noise.csv").write_bytes(b"\xff\xfe\x00garbage")
-    with pytest.raises(BadInput, match="no CSV text"):
+    with pytest.raises(BadInput, match="is no text, plain or gzip"):
         sources.open_source(str(tmp_path / "noise.csv"))
     with pytest.raises(BadInput, match="has no jobs"):
         sources.open_source(str(written(tmp_path, "empty.csv", "submitted,gpus,duration\n")))
@@ -156,3 +156,55 @@ def test_a_cluster_is_never_smaller_than_its_largest_job(tmp_path: Path) -> None
     text = "submitted,gpus,duration\n0,64,1\n1000000,1,1\n"
     jobs = traces.read_jobs(written(tmp_path, "one.csv", text))
     assert shaping.nodes_needed(jobs, 8) == 8
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"\xef\xbb\xbfJob_ID, Submit_Time ,Duration,GPUs\r\nx,5,10,2\r\n",
+        b"id;submitted;runtime;num_gpu\nx;5;10;2\n",
+        b"id\tsubmitted\truntime\tnum_gpu\nx\t5\t10\t2",
+        b'id,"submitted","runtime",num_gpu\n"x, and more",5,10,2\n\n',
+        b"id,submitted,end_time,gpus\nx,1970-01-01T00:00:05Z,1970-01-01 00:00:15,2\n",
+    ],
+)
+def test_job_lists_as_other_programs_write_them(tmp_path: Path, text: bytes) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_bytes(text)
+    [job] = traces.read_jobs(path)
+    assert (job.unit.submitted, job.duration) == (5, 10)
+    assert job.unit.roles[0].devices[0].count == 2
+
+
+def test_a_part_of_a_gpu_is_a_share_and_not_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text("submitted,duration,gpus\n0,10,0.25\n0,10,0\n0,10,1.0\n")
+    devices = [job.unit.roles[0].devices for job in traces.read_jobs(path)]
+    assert [[(r.form, r.compute) for r in each] for each in devices] == [
+        [("share", 250)], [], [("whole", 0)],
+    ]  # fmt: skip
+    path.write_text("submitted,duration,gpus\n0,10,1.5\n")
+    with pytest.raises(BadInput, match=r"line 2: gpus is 1\.5, it must be whole, or a part of one"):
+        traces.read_jobs(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"", "has no jobs"),
+        (b"submitted,duration,gpus\n", "has no jobs"),
+        (
+            b"start,length,cards\n1,2,3\n",
+            "timestamp.*; there are start, length, cards",
+        ),
+        (b"submitted,gpus\n1,2\n", "says nothing about durations.*; there are submitted, gpus"),
+        (b"\x1f\x8b\x08\x00garbage", "is no text, plain or gzip"),
+    ],
+)
+def test_a_job_list_that_is_none_is_refused_with_what_it_has(
+    tmp_path: Path, text: bytes, words: str
+) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_bytes(text)
+    with pytest.raises(BadInput, match=words):
+        traces.read_jobs(path)
