@@ -75,24 +75,24 @@ spec:
 @base.command(
     examples=(
         "windlass init",
-        "windlass init train.yaml -n train -- python train.py --epochs 3",
+        "windlass init train.yaml -- python train.py --epochs 3",
         "windlass init - | windlass apply -f -",
     ),
-    context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False},
 )
-@click.argument("file", default="run.yaml")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.argument("words", metavar="[FILE.yaml|-] [COMMAND]...", nargs=-1, type=click.UNPROCESSED)
 @click.option("-n", "--name", default="", help="Name of the run. [default: the file's]")
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
-def init(out: Output, file: str, command: tuple[str, ...], name: str, force: bool) -> None:
+def init(out: Output, words: tuple[str, ...], name: str, force: bool) -> None:
     """Write a commented run file that can be handed in as it is. `-` prints it."""
     import json
     import re
 
+    named = bool(words) and (words[0] == "-" or words[0].endswith((".yaml", ".yml", ".json")))
+    file, command = (words[0], words[1:]) if named else ("run.yaml", words)
     stem = re.sub(r"[^a-z0-9]+", "-", Path(file).stem.lower()).strip("-")
     chosen = name or (stem if stem and stem[0].isalpha() else "hello")
-    words = list(command) or ["sh", "-c", "echo hello from worker $WINDLASS_RANK"]
-    text = TEMPLATE.format(file=file, name=chosen, command=json.dumps(words))
+    argv = list(command) or ["sh", "-c", "echo hello from worker $WINDLASS_RANK"]
+    text = TEMPLATE.format(file=file, name=chosen, command=json.dumps(argv))
     if file == "-":
         out.raw(text.rstrip())
         return

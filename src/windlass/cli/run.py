@@ -235,13 +235,20 @@ async def _wanted(
 
 async def upload(out: Output, session: client.Session, folder: str, value: dict[str, Any]) -> str:
     """Sends a working folder; says how much it was and what was left out."""
-    import importlib
-    from pathlib import Path
+    import asyncio
 
-    workdir = importlib.import_module("windlass.sdk.workdir")
-    namespace = value["metadata"]["namespace"]
-    digest: str = await workdir.send(session.store, namespace, Path(folder), out.hint)
-    return digest
+    from windlass.sdk import workdir
+
+    try:
+        planned = await asyncio.to_thread(workdir.plan, folder)
+        out.hint(f"--workdir {folder}: {planned.summary()}")
+        packed = await asyncio.to_thread(workdir.pack, planned)
+    except (workdir.WorkdirError, OSError) as problem:
+        message, _, remedy = str(problem).partition("; ")
+        raise exits.CliError(exits.sentence(message), exits.sentence(remedy)) from None
+    with packed:
+        await workdir.upload(session.store, value["metadata"]["namespace"], packed)
+    return packed.digest
 
 
 async def _create(session: client.Session, wanted: kind.Run, force: bool) -> kind.Run:
