@@ -50,15 +50,12 @@ def unsupported(spec: run.RunSpec, engine: engines.Engine | None = None) -> str:
     """What of the spec the engine cannot do, with the remedy; "" when all can be done. Without an
     engine: what none can."""
     for mount in spec.mounts or ():
-        kind = mount.source.partition(":")[0]
-        if kind == "dataset":
+        if mount.source.startswith("dataset:"):
             return (
                 f"spec.mounts: {mount.source}: datasets are not there yet; mount a claim or host:"
             )
-        if kind == "claim" and engine is not None and not engine.claims:
-            return f"spec.mounts: {mount.source}: this engine has no claims; mount a host: folder"
     if engine is not None:
-        problem = _unsupported_by(engine, spec)
+        problem = unsupported_by(engine, spec)
         if problem:
             return problem
     for role in spec.roles:
@@ -68,8 +65,12 @@ def unsupported(spec: run.RunSpec, engine: engines.Engine | None = None) -> str:
     return _unsupported_bundle(spec)
 
 
-def _unsupported_by(engine: engines.Engine, spec: run.RunSpec) -> str:
+def unsupported_by(engine: engines.Engine, spec: run.RunSpec) -> str:
+    """What another engine could do."""
     environment = spec.environment or run.Environment()
+    for mount in spec.mounts or ():
+        if mount.source.startswith("claim:") and not engine.claims:
+            return f"spec.mounts: {mount.source}: this engine has no claims; mount a host: folder"
     if environment.image and not engine.images:
         return (
             f"spec.environment.image {environment.image}: this engine runs processes on the "

@@ -89,7 +89,8 @@ def _free_block(owner: run.Run, size: int, between: tuple[int, int], taken: list
     span = high - low + 1 - size
     if span >= 0:
         digest = hashlib.sha256(f"{owner.uid}/{owner.status.attempt}".encode()).digest()
-        start = low + int.from_bytes(digest[:4]) % (span + 1)
+        # In steps of its size, so that blocks of one size leave no gaps that fit none.
+        start = low + int.from_bytes(digest[:4]) % (span // size + 1) * size
         for first in (start, low):
             found = _first_fit(first, high, size, taken)
             if found is not None:

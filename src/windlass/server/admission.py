@@ -48,7 +48,7 @@ def admit_run(facts: engine.Engine, body: dict[str, Any]) -> None:
         wanted = msgspec.convert(body, run.Run, strict=False)
     except msgspec.ValidationError:
         return  # validation says so, and better
-    problem = podrender.unsupported(wanted.spec, facts)
+    problem = podrender.unsupported_by(facts, wanted.spec)
     if problem:
         field, _, words = problem.partition(": ")
         raise errors.Invalid(

@@ -31,6 +31,7 @@ from windlass.server import (
     platform,
     queries,
     reviews,
+    usage,
 )
 from windlass.server.access import Access, acting_as
 from windlass.server.audit import AuditLog, Record, timestamp
@@ -71,6 +72,7 @@ class App:
         self._blobs = uploads
         self._mailboxes = letters
         self._platform = platform.Platform(api, access)
+        self._usage = usage.Usage(api, access, gateway)
         self._audit = audit
         self.metrics = Metrics()
         self._streams = Streams()
@@ -149,6 +151,9 @@ class App:
         if question is not None:
             seen.verb, seen.resource = "get", f"{question.what}.{platform.GROUP}"
             return await self._platform.answer(request, identity, question)
+        used = usage.match(path)
+        if used is not None:
+            return await self._usage.answer(request, identity, used)
         target = paths.parse(path)
         if target is None:
             return self._outside_objects(request, identity, path)

@@ -70,6 +70,8 @@ class Service:
 
 
 PLATFORM = ("platform.windlass.dev", "v1alpha1")
+METRICS = ("metrics.k8s.io", "v1beta1")
+"""Served for `kubectl top`. Nothing of it is listed: other `pods` would be ambiguous."""
 # `runs/NAME/why` is not listed: a second resource `runs` would make `kubectl get runs` ambiguous.
 SERVICES: tuple[Service, ...] = (
     Service("ps", "RunPage", ("get",)),
@@ -107,7 +109,8 @@ def group_versions() -> dict[str, tuple[str, ...]]:
         found.setdefault(kind.resource.group, {})[kind.resource.version] = None
     for review in REVIEWS:
         found.setdefault(review.group, {})[review.version] = None
-    found.setdefault(PLATFORM[0], {})[PLATFORM[1]] = None
+    for group, version in (PLATFORM, METRICS):
+        found.setdefault(group, {})[version] = None
     return {group: tuple(versions) for group, versions in found.items()}
 
 

@@ -142,8 +142,10 @@ async def serve(options: Options) -> None:
         try:
             async with _listening(options, app) as (url, authority):
                 await bootstrap.ensure_kubeconfig(api, options.state / "kubeconfig", url, authority)
-                app.engine = _engine(url, authority)
-                await bootstrap.write_engine(api, app.engine)
+                facts = _engine(url, authority)
+                await bootstrap.write_engine(api, facts)
+                # A server without controllers serves objects for others to run.
+                app.engine = facts if options.controllers else None
                 _sync_names(options.state)
                 await _until_stopped(options, api, app, url, stop)
         finally:
