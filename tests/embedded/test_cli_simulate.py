@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -49,7 +50,7 @@ def test_backfills_are_compared_side_by_side(jobs: Path) -> None:
     result = invoke("simulate", jobs, "--nodes", 1, "--check")
     assert result.code == exits.OK, result.err
     lines = result.out.splitlines()
-    assert lines[0] == "jobs: 4 jobs on 1 nodes with 8 GPUs"
+    assert lines[0] == "jobs: 4 jobs on 1 node with 8 GPUs"
     assert [line[:28].strip() for line in lines[2:]] == [
         "fifo, no backfill", "fifo, non-reserving backfill", "fifo, reserving backfill",
     ]  # fmt: skip
@@ -168,8 +169,27 @@ def test_ctrl_c_leaves_what_is_finished(jobs: Path, tmp_path: Path) -> None:
     out = process.communicate(timeout=120)[0]
     os.close(leader)
     assert process.returncode == exits.INTERRUPTED
-    assert out.splitlines()[0].startswith("many: 20000 jobs")
+    assert out.splitlines()[0].startswith("many: 20,000 jobs")
     assert out.splitlines()[1].startswith("policy")
+
+
+@pytest.mark.parametrize("width", [30, 60, 79])
+def test_on_a_narrow_terminal_no_figure_is_left_out(jobs: Path, width: int) -> None:
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "windlass.cli.main", "simulate", str(jobs), "--nodes", "1"],
+        stdout=follower, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": str(width), "NO_COLOR": "1"},
+    )  # fmt: skip
+    os.close(follower)
+    seen = b""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while part := os.read(leader, 4096):
+            seen += part
+    process.wait(60)
+    os.close(leader)
+    for word in ("p99", "completion", "makespan", "used", "fragmented", "fairness", "preempted"):
+        assert seen.decode().count(word) >= 3, seen.decode()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from windlass.cli import base, exits
-from windlass.cli.output import Output
+from windlass.cli.output import Output, terminal_width
 
 if TYPE_CHECKING:
     from windlass.sim.compare import Comparison, Progress
@@ -233,10 +233,13 @@ def _tell(out: Output, comparison: Comparison, html: Path | None) -> None:
     from windlass.sim import compare, report
 
     data = comparison.data()
-    out.say(
-        f"{data['scenario']}: {data['jobs']} jobs on {data['nodes']} nodes with {data['gpus']} GPUs"
-    )
-    out.table(compare.columns(comparison), compare.rows(comparison))
+    out.say(f"{data['scenario']}: {compare.size(data)}")
+    head, rows = compare.columns(comparison), compare.rows(comparison)
+    if sys.stdout.isatty() and _width(head, rows) > terminal_width():
+        for line in compare.cards(comparison):
+            out.say(line)
+    else:
+        out.table(head, rows)
     for line in compare.remarks(comparison):
         out.hint(line)
     if html is not None:
@@ -248,6 +251,12 @@ def _tell(out: Output, comparison: Comparison, html: Path | None) -> None:
             ) from problem
         out.hint(f"report: {html}")
     out.result(data, names=[policy["policy"] for policy in data["policies"]])
+
+
+def _width(head: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Of the table on a screen that is wide enough."""
+    columns = zip(head, *rows, strict=True)
+    return sum(max(map(len, column)) + 2 for column in columns) - 2
 
 
 @contextlib.contextmanager

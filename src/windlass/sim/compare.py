@@ -7,7 +7,7 @@ kept: a comparison is a list of outcomes, and says whether it is complete.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from windlass.sim import checks, engine, measures
@@ -120,6 +120,29 @@ def _row(found: dict[str, Any]) -> list[str]:
 
 def told_cost(amount: float) -> str:
     return f"{amount:,.2f}" if amount < 1000 else f"{amount:,.0f}"
+
+
+def size(data: dict[str, Any]) -> str:
+    """What was played, from `Comparison.data`."""
+    jobs, nodes = counted(data["jobs"], "job"), counted(data["nodes"], "node")
+    return f"{jobs} on {nodes} with {counted(data['gpus'], 'GPU')}"
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def cards(comparison: Comparison) -> Iterator[str]:
+    """The table for narrow screens: some lines for each policy."""
+    head = columns(comparison)
+    for row in rows(comparison):
+        named = dict(zip(head[9:], row[9:], strict=True))
+        yield row[0]
+        for what, at in (("wait", 1), ("completion", 5)):
+            points = zip(("mean", *head[at + 1 : at + 4]), row[at : at + 4], strict=True)
+            yield f"  {what:10}  " + "  ".join(f"{name} {value}" for name, value in points)
+        for names in (("makespan", "used", "fragmented"), ("fairness", "preempted", "cost")):
+            yield "  " + "  ".join(f"{name} {named[name]}" for name in names if name in named)
 
 
 def told_seconds(seconds: float | None) -> str:

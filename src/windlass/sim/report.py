@@ -51,26 +51,32 @@ svg{width:100%;height:auto;display:block}
 .key span::before{content:"";display:inline-block;width:.8em;height:.8em;border-radius:3px;
 margin-right:.4em;background:currentColor}
 .key b{font-weight:400;color:var(--ink)}
-""" + "".join(
-    f".line.s{n}{{stroke:var(--c{n})}}.area.s{n}{{fill:var(--c{n})}}.key .s{n}{{color:var(--c{n})}}"
-    for n in range(charts.COLOURS)
-)
+"""
+_DASHES = ("9 6", "3 5", "12 4 2 4", "5 8", "2 7", "14 9", "7 3 2 3")
+"""Where policies do the same, their lines lie on each other: the later ones let the first show."""
+
+
+def _style() -> str:
+    rules = [STYLE]
+    for n in range(charts.COLOURS):
+        colour = f"var(--c{n})"
+        rules.append(f".line.s{n}{{stroke:{colour}}}.area.s{n}{{fill:{colour}}}")
+        rules.append(f".key .s{n}{{color:{colour}}}")
+    rules += [f".line.s{n}{{stroke-dasharray:{each}}}" for n, each in enumerate(_DASHES, start=1)]
+    return "".join(rules)
 
 
 def page(comparison: Comparison) -> str:
     """The whole file."""
     data = comparison.data()
     title = f"Simulation of {html.escape(data['scenario'])}"
-    facts = (
-        f"{data['jobs']:,} jobs on {data['nodes']:,} nodes with {data['gpus']:,} GPUs, "
-        f"{len(data['queues'])} queue{'s' if len(data['queues']) != 1 else ''}."
-    )
+    facts = f"{compare.size(data)}, {compare.counted(len(data['queues']), 'queue')}."
     remarks = "".join(f"<p>{html.escape(line)}</p>" for line in compare.remarks(comparison))
     plots = "".join(_plots(comparison.outcomes))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{title}</title><style>{STYLE}</style></head><body><h1>{title}</h1><p>{facts}</p>"
+        f"<title>{title}</title><style>{_style()}</style></head><body><h1>{title}</h1><p>{facts}</p>"
         f'<div class="scroll">{_table(comparison)}</div>{remarks}<div class="plots">{plots}</div>'
         "</body></html>\n"
     )
@@ -122,7 +128,7 @@ def _plots(outcomes: Sequence[Outcome]) -> Iterable[str]:
     resource = outcomes[0].timeline.resource
     span = max(outcome.end - outcome.timeline.times[0] for outcome in outcomes)
     yield _section(
-        f"Share of {resource} in use",
+        f"Share of {resource.upper()}s in use",
         "Means over equal stretches of time.",
         names,
         _use(outcomes, span),
