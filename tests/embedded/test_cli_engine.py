@@ -165,7 +165,7 @@ def test_following_survives_a_killed_server_without_losing_or_doubling_a_line(
 
 
 def test_a_job_that_waits_says_why_with_amounts(engine: Engine) -> None:
-    engine("submit", "--name", "huge", "--cpus", "4000", "--", "true")
+    engine("submit", "--name", "huge", "--cpus", "4000", "--force", "--", "true")
     eventually(lambda: bool(engine.run_status("huge").get("reason")))
     status = engine.run_status("huge")
     assert (status["phase"], status["reason"]) == ("Queued", "Impossible")
@@ -180,7 +180,7 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_come_back(engine: Engine)
     follower.send_signal(signal.SIGINT)
     _, err = follower.communicate(timeout=60)
     assert follower.returncode == exits.INTERRUPTED
-    assert "windlass logs -f left" in err
+    assert "windlass attach left" in err
     assert "Traceback" not in err
     assert engine.run_status("left")["phase"] == "Running"
     engine("delete", "run", "left")

@@ -16,6 +16,7 @@ import copy
 import dataclasses
 import datetime
 import heapq
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -268,7 +269,7 @@ class Explainer:
             yield Row(by_uid[uid], self._queue(snapshot, by_uid[uid]))
 
     def _line(self, snapshot: state.Snapshot, name: str, now: float) -> list[facts.Unit]:
-        return snapshot.line(name, cycle.Cycle(snapshot, now, self._policy).standing)
+        return list(snapshot.line(name, cycle.Cycle(snapshot, now, self._policy).standing))
 
     def _add_heads(self, snapshot: state.Snapshot, to: set[str], own: str, now: float) -> bool:
         """Adds the heads of the queues; whether that is everybody who waits in the others."""
@@ -276,9 +277,9 @@ class Explainer:
         everybody = len(others) <= MOST_QUEUES
         standing = cycle.Cycle(snapshot, now, self._policy).standing
         for name in (own, *others[:MOST_QUEUES]):
-            line = snapshot.line(name, standing)
-            to.update(unit.key for unit in line[:HEADS])
-            everybody = everybody and (name == own or len(line) <= HEADS)
+            first = list(itertools.islice(snapshot.line(name, standing), HEADS + 1))
+            to.update(unit.key for unit in first[:HEADS])
+            everybody = everybody and (name == own or len(first) <= HEADS)
         return everybody
 
     def _end(self, snapshot: state.Snapshot, run: Run, now: float) -> float | None:

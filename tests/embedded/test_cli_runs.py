@@ -1,0 +1,325 @@
+"""What people do with jobs through the command line, on a real engine: Arena's A1-A11, A19."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.cli.invoking import Result, invoke
+from windlass.cli import exits
+
+SMALL = ("--cpus", "100m", "--memory", "64Mi")
+WINDLASS = [sys.executable, "-m", "windlass.cli.main"]
+
+
+class Engine:
+    def __init__(self, state: Path) -> None:
+        self.state = state
+
+    def __call__(self, *arguments: object, stdin: str = "") -> Result:
+        return invoke(*arguments, stdin=stdin, env={"WINDLASS_STATE": str(self.state)})
+
+    def ok(self, *arguments: object, stdin: str = "") -> Result:
+        result = self(*arguments, stdin=stdin)
+        assert result.code == exits.OK, result.err
+        return result
+
+    def status(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.ok("get", "run", name, "--json").json.get("status", {})
+        return found
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    made = Engine(tmp_path_factory.mktemp("runs") / "state")
+    made.ok("up", "--detach", "--no-kubectl-context")
+    try:
+        yield made
+    finally:
+        made("down", "--stop-runs")
+
+
+@pytest.fixture
+def cores(engine: Engine) -> str:
+    (node,) = engine.ok("status", "--json").json["nodes"]
+    return str(node["allocatable"]["cpu"])
+
+
+def until(what: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+# --- A1, A2, A5: submit with everything that can be said
+
+
+def test_a_job_with_all_its_flags_is_handed_in_and_ends(engine: Engine) -> None:
+    engine.ok(
+        "submit", "-n", "flags", "-w", "2", *SMALL, "--shm", "32Mi", "-e", "GREETING=hi",
+        "-l", "team=a", "-a", "note=x", "--priority", "70", "--timeout", "5m", "--ttl", "1h",
+        "--retries", "1", "--", "sh", "-c", "echo $GREETING from $WINDLASS_RANK",
+    )  # fmt: skip
+    assert engine("wait", "flags", "--timeout", "60s").code == exits.OK
+    assert sorted(engine.ok("logs", "flags").out.splitlines()) == [
+        "worker/0 | hi from 0", "worker/1 | hi from 1",
+    ]  # fmt: skip
+    spec = engine.ok("get", "run", "flags", "--json").json["spec"]
+    assert (spec["priority"], spec["ttlAfterFinished"]) == (70, "1h")
+
+
+def test_a_dry_run_shows_object_plan_and_start_and_hands_in_nothing(engine: Engine) -> None:
+    shown = engine.ok("run", "-n", "ghost", *SMALL, "--dry-run", "--json", "--", "true").json
+    assert shown["object"]["spec"]["roles"][0]["command"] == ["true"]
+    assert shown["plan"]["start"]["sure"] == "now"
+    assert engine("get", "run", "ghost").code == exits.NOT_FOUND
+
+
+def test_an_impossible_job_is_refused_with_numbers_unless_forced(engine: Engine) -> None:
+    refused = engine("submit", "-n", "huge", "--cpus", "999", "--", "true")
+    assert refused.code == exits.FAILED
+    assert "999 cpu" in refused.err
+    assert engine("get", "run", "huge").code == exits.NOT_FOUND
+    assert engine("run", "--cpus", "999", "--", "true").code == exits.RUN_NOT_STARTED
+    engine.ok("submit", "-n", "forced", "--cpus", "999", "--force", "--", "true")
+    assert engine.ok("why", "forced", "--json").json["reason"] == "Impossible"
+    engine.ok("delete", "run", "forced")
+
+
+# --- A3: code
+
+
+def test_the_working_folder_goes_along_without_what_is_ignored(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "main.sh").write_text("cat data.txt; ls\n")
+    (tmp_path / "data.txt").write_text("from the folder\n")
+    (tmp_path / "secret.log").write_text("x")
+    (tmp_path / ".gitignore").write_text("*.log\n")
+    monkeypatch.chdir(tmp_path)
+    result = engine("run", *SMALL, "--workdir", ".", "--", "sh", "main.sh")
+    assert result.code == exits.OK, result.err
+    assert "from the folder" in result.out
+    assert "secret.log" not in result.out
+    assert "secret.log" in result.err
+
+
+# --- A4: data
+
+
+def test_data_of_the_machine_is_mounted(engine: Engine, tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("data of the machine")
+    result = engine("run", *SMALL, "-v", f"{tmp_path}:{tmp_path}", "--", "cat", f"{tmp_path}/x")
+    assert (result.code, result.out) == (exits.OK, "data of the machine\n")
+
+
+# --- A6: list, get, why
+
+
+def test_ps_and_why_tell_who_waits_for_whom(engine: Engine, cores: str) -> None:
+    engine.ok("submit", "-n", "greedy", "--cpus", cores, "--memory", "64Mi", "--expected", "10m",
+              "--", "sleep", "300")  # fmt: skip
+    try:
+        engine.ok("wait", "greedy", "--started", "--timeout", "60s")
+        engine.ok("submit", "-n", "patient", *SMALL, "--", "echo", "at last")
+        page = engine.ok("ps", "--json").json
+        rows = {row["name"]: row for row in page["items"]}
+        assert rows["greedy"]["phase"] == "Running"
+        assert rows["patient"]["position"] == 1
+        assert "PHASE" in engine.ok("ps").out
+        told = engine.ok("why", "patient")
+        assert "run greedy" in told.out.lower()
+        assert "It would start when run greedy ends" in " ".join(told.out.split())
+        assert engine.ok("why", "patient", "--json").json["start"]["at"]
+        assert engine.ok("queue", "get", "default", "--json").json["runs"]
+    finally:
+        engine.ok("stop", "greedy", "--wait")
+    assert engine("attach", "patient").out == "at last\n"
+
+
+def test_why_of_a_failed_run_has_the_last_lines_and_the_remedy(engine: Engine) -> None:
+    assert engine("run", "-n", "broken", *SMALL, "--", "sh", "-c", "echo oops; exit 4").code == 4
+    told = engine.ok("why", "broken").out
+    assert "exit code 4" in told
+    assert "oops" in told
+    assert "It is up to you." in told
+
+
+# --- A7: logs, exec
+
+
+def test_logs_by_rank_tail_and_time(engine: Engine) -> None:
+    engine.ok("run", "-n", "talk", "-w", "2", *SMALL, "--", "sh", "-c",
+              "for i in 1 2 3; do echo line $i of $WINDLASS_RANK; done")  # fmt: skip
+    assert engine.ok("logs", "talk", "--rank", "1", "--tail", "1").out == "worker/1 | line 3 of 1\n"
+    assert len(engine.ok("logs", "talk", "--since", "1h").out.splitlines()) == 6
+    wrong = engine("logs", "talk", "--since", "yesterday")
+    assert (wrong.code, "5m" in wrong.err) == (exits.USAGE, True)
+
+
+def test_exec_runs_a_command_beside_the_job(engine: Engine) -> None:
+    engine.ok("submit", "-n", "host", *SMALL, "-e", "INSIDE=yes", "--", "sleep", "300")
+    try:
+        engine.ok("wait", "host", "--started", "--timeout", "60s")
+        done = subprocess.run(
+            [*WINDLASS, "exec", "host", "--", "sh", "-c", "echo inside=$INSIDE; exit 5"],
+            env={**os.environ, "WINDLASS_STATE": str(engine.state)},
+            capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (5, "inside=yes\n"), done.stderr
+    finally:
+        engine.ok("stop", "host")
+
+
+# --- A9: stop, delete, prune, time limits
+
+
+def test_stop_keeps_the_record_and_prune_removes_it(engine: Engine) -> None:
+    engine.ok("submit", "-n", "ended", *SMALL, "--", "sleep", "300")
+    engine.ok("wait", "ended", "--started", "--timeout", "60s")
+    engine.ok("stop", "ended", "--wait")
+    assert engine.status("ended")["phase"] == "Stopped"
+    assert engine("wait", "ended").code == exits.FAILED
+    time.sleep(1.1)
+    assert "run/ended" in engine.ok("prune", "--older-than", "1s", "--dry-run").out
+    assert "run/ended" in engine.ok("prune", "--older-than", "1s", "-y", "--json").json["deleted"]
+    assert engine("get", "run", "ended").code == exits.NOT_FOUND
+
+
+def test_a_job_that_runs_too_long_ends(engine: Engine) -> None:
+    engine.ok("submit", "-n", "slow", *SMALL, "--timeout", "1s", "--retries", "0", "--grace", "1s",
+              "--", "sleep", "300")  # fmt: skip
+    assert engine("wait", "slow", "--timeout", "60s").code == exits.FAILED
+    assert engine.status("slow")["reason"] == "Timeout"
+
+
+# --- A10: grow and shrink; hold and let go
+
+
+def test_scale_suspend_and_resume(engine: Engine) -> None:
+    engine.ok("submit", "-n", "elastic", "-w", "1", *SMALL, "--suspend", "--", "sh", "-c",
+              "echo $WINDLASS_SIZE")  # fmt: skip
+    engine.ok("scale", "elastic", "2")
+    assert engine.ok("why", "elastic", "--json").json["reason"] == "Suspended"
+    engine.ok("resume", "elastic")
+    engine.ok("wait", "elastic", "--timeout", "60s")
+    assert sorted(engine.ok("logs", "elastic").out.split("\n"))[1:] == [
+        "worker/0 | 2", "worker/1 | 2",
+    ]  # fmt: skip
+    assert engine("scale", "elastic", "3").code == exits.CONFLICT
+
+
+# --- A11: by the clock
+
+
+def test_cron_is_made_listed_held_started_and_deleted(engine: Engine) -> None:
+    engine.ok("cron", "create", "-n", "nightly", "--schedule", "0 3 * * *", *SMALL, "--",
+              "echo", "good night")  # fmt: skip
+    assert "nightly" in engine.ok("cron", "list").out
+    engine.ok("cron", "suspend", "nightly")
+    assert "held" in engine.ok("cron", "list").out
+    engine.ok("cron", "resume", "nightly")
+    made = engine.ok("cron", "run-now", "nightly", "-q").out.strip().removeprefix("run/")
+    engine.ok("wait", made, "--timeout", "60s")
+    assert engine.ok("logs", made).out == "good night\n"
+    runs = engine.ok("cron", "get", "nightly", "--json").json["runs"]
+    assert [each["metadata"]["name"] for each in runs] == [made]
+    engine.ok("cron", "delete", "nightly")
+    assert engine("cron", "get", "nightly").code == exits.NOT_FOUND
+
+
+# --- A19 and the rest
+
+
+def test_whoami_events_and_top(engine: Engine) -> None:
+    assert engine.ok("whoami", "-q").out == "admin\n"
+    engine.ok("run", "-n", "seen", *SMALL, "--", "true")
+    assert "Queued -> Starting" in engine.ok("events", "seen").out
+    (node,) = engine.ok("top", "nodes", "--json").json
+    assert node["resources"]["cpu"]["total"] > 0
+    assert "cpu" in engine.ok("top", "nodes").out
+
+
+def test_rerun_and_a_file_with_overrides(engine: Engine, tmp_path: Path) -> None:
+    file = tmp_path / "once.yaml"
+    engine.ok("init", file, "--", "sh", "-c", "echo run $N")
+    result = engine("run", "-f", file, "-e", "N=7", *SMALL)
+    assert (result.code, result.out) == (0, "run 7\n")
+    again = engine("rerun", "once", "-n", "twice", "--attach")
+    assert (again.code, again.out) == (0, "run 7\n")
+    taken = engine("run", "-f", file)
+    assert taken.code == exits.RUN_NOT_STARTED
+    assert "exists already" in taken.err
+
+
+def test_queues_are_made_changed_and_deleted(engine: Engine) -> None:
+    engine.ok("queue", "create", "vision", "--guarantee", "cpu=1", "--limit", "cpu=2")
+    engine.ok("queue", "set", "vision", "--weight", "3")
+    assert engine.ok("get", "queue", "vision", "--json").json["spec"]["weight"] == 3
+    assert "vision" in engine.ok("queue", "list").out
+    engine.ok("queue", "delete", "vision")
+
+
+@pytest.mark.parametrize(("answer", "phase"), [("d", "Running"), ("s", "Stopped")])
+def test_ctrl_c_asks_whether_to_detach_or_to_stop(engine: Engine, answer: str, phase: str) -> None:
+    name = f"asked-{answer}"
+    talk = _Terminal(engine, "run", "-n", name, *SMALL, "--", "sh", "-c", "echo begun; sleep 300")
+    try:
+        talk.read_until("begun")
+        talk.write("\x03")
+        talk.read_until("(s)top it?")
+        talk.write(f"{answer}\n")
+        assert talk.process.wait(60) == exits.INTERRUPTED
+        until(lambda: engine.status(name)["phase"] == phase)
+    finally:
+        talk.close()
+        engine("stop", name)
+
+
+class _Terminal:
+    """A command on a terminal of its own."""
+
+    def __init__(self, engine: Engine, *arguments: str) -> None:
+        self._near, far = pty.openpty()
+        self.process = subprocess.Popen(
+            [*WINDLASS, *arguments], stdin=far, stdout=far, stderr=far, start_new_session=True,
+            env={**os.environ, "WINDLASS_STATE": str(engine.state), "TERM": "dumb"},
+            preexec_fn=_controlling,  # noqa: PLW1509 (it calls one function of the kernel)
+        )  # fmt: skip
+        os.close(far)
+        self._seen = ""
+
+    def read_until(self, text: str) -> None:
+        while text not in self._seen:
+            self._seen += os.read(self._near, 4096).decode(errors="replace")
+
+    def write(self, text: str) -> None:
+        os.write(self._near, text.encode())
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._near)
+
+
+def _controlling() -> None:
+    """The terminal sends the command its signals."""
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def test_json_everywhere_is_one_document(engine: Engine) -> None:
+    for command in (("ps",), ("queue", "list"), ("cron", "list"), ("events",), ("top", "runs")):
+        json.loads(engine.ok(*command, "--json").out)
