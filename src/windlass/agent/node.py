@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from windlass.agent import machine, privileges
@@ -22,6 +23,14 @@ STATUS_EVERY = 30
 """Beats between two full reports of the status, in case somebody changed it."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pretended:
+    """A node that is not there: what it says it has."""
+
+    amounts: Mapping[str, str]
+    labels: Mapping[str, str]
+
+
 class Heart:
     """Registers the node and keeps saying that it lives."""
 
@@ -32,7 +41,9 @@ class Heart:
         address: str,
         port: int,
         abilities: privileges.Abilities | None = None,
+        pretended: Pretended | None = None,
     ) -> None:
+        self._pretended = pretended
         self.abilities = abilities or privileges.Abilities()
         self._store = store
         self._name = name
@@ -70,7 +81,8 @@ class Heart:
             await self._store.create(
                 kubernetes.Node(metadata=meta.ObjectMeta(name=self._name, labels=self._labels()))
             )
-        with contextlib.suppress(errors.AlreadyExists):
+        # A node's own token may not make it; the server does, and on Kubernetes it is there.
+        with contextlib.suppress(errors.AlreadyExists, errors.Forbidden):
             await self._store.create(
                 kubernetes.Namespace(metadata=meta.ObjectMeta(name=LEASES))
             )  # fmt: skip
@@ -136,6 +148,8 @@ class Heart:
             "memory": f"{machine.memory_bytes() // 1024}Ki",
             "pods": "1000",
         }
+        if self._pretended is not None:
+            amounts = dict(self._pretended.amounts)
         return {
             "capacity": amounts,
             "allocatable": amounts,
@@ -159,6 +173,7 @@ class Heart:
 
     def _labels(self) -> dict[str, str]:
         return {
+            **(self._pretended.labels if self._pretended else {}),
             "kubernetes.io/hostname": self._name,
             "kubernetes.io/os": "linux",
             "kubernetes.io/arch": machine.facts()["architecture"],

@@ -59,6 +59,8 @@ def find(state: Path, isolation: str = "auto") -> Abilities:
 
 def level(isolation: str = "auto", *, mounts: bool | None = None) -> Isolation:
     """How far teams are kept apart here; the engine's fact `isolation`."""
+    if isolation == "auto":
+        isolation = os.environ.get("WINDLASS_ISOLATION", "auto")
     if isolation == "process":
         return "process"
     able = os.geteuid() == 0 and (sandbox.may_mount() if mounts is None else mounts)

@@ -16,6 +16,7 @@ import signal
 import stat
 import sys
 import termios
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -155,6 +156,17 @@ def _become(
         os._exit(137)
 
 
+def leave_groups(files: Sequence[str]) -> None:
+    """Takes the container's cgroups away once nothing is in them; what has just been killed may
+    take a moment. What stays is the agent's to sweep up."""
+    left = [os.path.dirname(file) for file in files]
+    for _ in range(20):
+        left = [folder for folder in left if not _removed(folder)]
+        if not left:
+            return
+        time.sleep(0.005)
+
+
 def may_mount() -> bool:
     """Whether a private mount namespace can be had; found out in a child that ends at once."""
     sys.stdout.flush()
@@ -166,6 +178,16 @@ def may_mount() -> bool:
             code = 0
         os._exit(code)
     return os.waitpid(pid, 0)[1] == 0
+
+
+def _removed(folder: str) -> bool:
+    try:
+        os.rmdir(folder)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def _make_target(source: int, target: str) -> None:

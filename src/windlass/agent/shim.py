@@ -237,6 +237,7 @@ class Shim:
         procfs.write_durably(self._folder / EXIT, {**ending, **times})
         with contextlib.suppress(OSError):
             (self._folder / CONTROL).unlink()
+        sandbox.leave_groups(self._order.get("cgroups") or ())
 
     # --- exec and attach
 

@@ -190,6 +190,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="windlass.cli.supervisor")
     parser.add_argument("--state", required=True)
     parser.add_argument("--listen", default="")
+    parser.add_argument("--isolation", default="auto")
+    parser.add_argument("--fake", nargs=3, type=int, metavar=("NODES", "GPUS", "RACKS"))
     parser.add_argument("--with-parent", action="store_true", help="end when `up` ends")
     options = parser.parse_args(argv)
     if options.with_parent:
@@ -199,7 +201,11 @@ def main(argv: list[str] | None = None) -> int:
     if lock is None:
         return exits.ALREADY_RUNNING
     # The lock's file stays open until this process ends, whatever way it ends.
-    Supervisor(engine(folder, options.listen), folder.write_supervisor).run()
+    os.environ["WINDLASS_ISOLATION"] = options.isolation  # the server says it, the agent does it
+    children = engine(folder, options.listen)
+    if options.fake:
+        children.append(fakes(folder, children[0], *options.fake))
+    Supervisor(children, folder.write_supervisor).run()
     folder.forget_supervisor()
     return exits.OK
 
@@ -214,26 +220,39 @@ def engine(folder: states.StateFolder, listen: str) -> list[Child]:
         folder.logs / "server.log",
     )
 
-    def server_ready() -> bool:
-        running = folder.server()
-        return (
-            running is not None
-            and server.process is not None
-            and running.pid == server.process.pid
-            and folder.kubeconfig.exists()
-        )
-
     agent = Child(
         "agent",
         [
             *(*python, "windlass.agent"),
-            *("--kubeconfig", str(folder.kubeconfig)),
+            # Its own token, written by the server: it may do what one node's agent may.
+            *("--kubeconfig", str(folder.path / "agent" / "kubeconfig")),
             *("--state", str(folder.path / "agent")),
         ],
         folder.logs / "agent.log",
-        ready=server_ready,
+        ready=lambda: _answers(folder, server),
     )
     return [server, agent]
+
+
+def fakes(folder: states.StateFolder, server: Child, nodes: int, gpus: int, racks: int) -> Child:
+    """The process that pretends to be nodes. It starts nothing, so it may have the admin's token:
+    it speaks for many nodes."""
+    argv = [sys.executable, "-m", "windlass.agent.fake", "--kubeconfig", str(folder.kubeconfig)]
+    argv += ["--state", str(folder.path / "agent"), "--nodes", str(nodes)]
+    argv += ["--gpus", str(gpus), "--racks", str(racks)]
+    log = folder.logs / "fake.log"
+    return Child("fake", argv, log, ready=lambda: _answers(folder, server))
+
+
+def _answers(folder: states.StateFolder, server: Child) -> bool:
+    """Whether the server that runs now is ready."""
+    running = folder.server()
+    return (
+        running is not None
+        and server.process is not None
+        and running.pid == server.process.pid
+        and folder.kubeconfig.exists()
+    )
 
 
 if __name__ == "__main__":

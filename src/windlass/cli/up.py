@@ -7,21 +7,31 @@ a node is ready, tells how to go on, and either leaves or stays until Ctrl-C.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from windlass.cli import base, exits
 from windlass.cli import state as states
 from windlass.cli.output import Output
+from windlass.kinds import hostpods
+
+if TYPE_CHECKING:
+    from windlass.kinds import kubernetes
 
 CONTEXT = "windlass"
 _POLL = 0.05
+_TEAMS = {
+    "user": "each namespace's jobs run under a user id of their own; yours in `default` as you",
+    "process": "kept apart by the API only: all jobs run as this user, on the same files",
+}
 _LOG_LINES = 15
 _ORPHAN_SECONDS = 15.0
 
@@ -31,10 +41,22 @@ _ORPHAN_SECONDS = 15.0
         "windlass up                       # until Ctrl-C",
         "windlass up --detach",
         "windlass up -d --state /data/windlass --listen 127.0.0.1:7443",
+        "windlass up --fake-nodes 16 --gpus 8 --racks 4   # try gangs and quotas on a laptop",
     )
 )
 @click.option("-d", "--detach", is_flag=True, help="Return when it is ready; `down` stops it.")
 @click.option("--listen", default="", metavar="HOST:PORT", help="Where the API listens.")
+@click.option(
+    "--isolation",
+    type=click.Choice(("auto", "user", "process")),
+    default="auto",
+    help="Whether each namespace's jobs run under a user id of their own. [default: if root]",
+)
+@click.option(
+    "--fake-nodes", type=click.IntRange(0, 4096), default=0, help="Nodes that only pretend to run."
+)
+@click.option("--gpus", type=click.IntRange(0, 64), default=0, help="Of each fake node.")
+@click.option("--racks", type=click.IntRange(1, 256), default=1, help="Of the fake nodes.")
 @click.option(
     "--timeout", default=60.0, show_default=True, help="Seconds to wait until it is ready."
 )
@@ -46,27 +68,44 @@ _ORPHAN_SECONDS = 15.0
 )
 @base.state_option
 def up(
-    out: Output, detach: bool, listen: str, timeout: float, write_context: bool | None, state: str
+    out: Output,
+    detach: bool,
+    listen: str,
+    isolation: str,
+    fake_nodes: int,
+    gpus: int,
+    racks: int,
+    timeout: float,
+    write_context: bool | None,
+    state: str,
 ) -> int:
     """Start the engine on this machine: API server, scheduler and node agent.
 
     Jobs belong to neither: they go on when the engine stops or restarts, and it finds them again.
     """
     folder = states.folder(state)
+    extra = ["--isolation", isolation]
+    if fake_nodes:
+        extra += ["--fake", str(fake_nodes), str(gpus), str(racks)]
+    elif gpus or racks != 1:
+        raise exits.CliError(
+            "--gpus and --racks describe fake nodes.", "Add --fake-nodes N.", exits.USAGE
+        )
     if folder.supervisor() is None and folder.server() is not None:
         with out.progress("Waiting for the server of an earlier engine to end"):
             _wait_for_orphan(folder)
     _refuse_second(folder)
-    supervisor = _start(folder, listen, detach)
+    supervisor = _start(folder, listen, detach, extra)
     try:
         begun = time.monotonic()
         with out.progress("Starting the API server"):
             _wait_for_server(folder, supervisor, begun + timeout)
         with out.progress("Starting the node agent"):
-            nodes = asyncio.run(_wait_for_node(folder, supervisor, begun + timeout))
+            wanted = 1 + fake_nodes
+            ready = asyncio.run(_wait_for_nodes(folder, supervisor, begun + timeout, wanted))
         seconds = time.monotonic() - begun
         context = _write_context(out, folder, write_context)
-        _announce(out, folder, nodes, context, seconds, detach)
+        _announce(out, folder, ready, context, seconds, detach)
         return exits.OK if detach else _stay(out, folder, supervisor)
     except BaseException as problem:
         _stop(supervisor)
@@ -97,7 +136,9 @@ def _refuse_second(folder: states.StateFolder) -> None:
     )
 
 
-def _start(folder: states.StateFolder, listen: str, detach: bool) -> subprocess.Popen[bytes]:
+def _start(
+    folder: states.StateFolder, listen: str, detach: bool, extra: list[str]
+) -> subprocess.Popen[bytes]:
     try:
         # Tokens and logs of jobs lie in it: for its owner only, from the first moment.
         folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -109,7 +150,7 @@ def _start(folder: states.StateFolder, listen: str, detach: bool) -> subprocess.
         ) from None
     argv = [sys.executable, "-m", "windlass.cli.supervisor", "--state", str(folder.path)]
     argv += ["--listen", listen] if listen else []
-    argv += [] if detach else ["--with-parent"]
+    argv += [*extra] if detach else [*extra, "--with-parent"]
     with (folder.logs / "supervisor.log").open("ab") as log:
         return subprocess.Popen(
             argv,
@@ -129,10 +170,10 @@ def _wait_for_server(
         time.sleep(_POLL)
 
 
-async def _wait_for_node(
-    folder: states.StateFolder, supervisor: subprocess.Popen[bytes], deadline: float
-) -> list[str]:
-    """Names of the ready nodes, as soon as there is one."""
+async def _wait_for_nodes(
+    folder: states.StateFolder, supervisor: subprocess.Popen[bytes], deadline: float, wanted: int
+) -> dict[str, dict[str, str]]:
+    """The ready nodes, as soon as there are enough; each with what it holds its pods to."""
     from windlass.kinds import kubernetes
     from windlass.store import connect, errors
 
@@ -143,12 +184,21 @@ async def _wait_for_node(
                 found = (await store.list(kubernetes.Node)).items
             except errors.Unavailable:
                 found = []
-            if ready := [node.name for node in found if node.is_ready]:
-                return ready
+            ready = [node for node in found if node.is_ready]
+            if len(ready) >= wanted:
+                return {node.name: _held(node) for node in ready}
             _check_alive(folder, supervisor, "agent", deadline)
             await asyncio.sleep(_POLL)
     finally:
         await store.close()
+
+
+def _held(node: kubernetes.Node) -> dict[str, str]:
+    """What the node's agent says that it holds pods to; nothing for a node that is not there."""
+    if (node.metadata.labels or {}).get("windlass.dev/fake"):
+        return {}
+    told = (node.metadata.annotations or {}).get(hostpods.HELD, "{}")
+    return {str(key): str(value) for key, value in json.loads(told).items()}
 
 
 def _check_alive(
@@ -214,7 +264,7 @@ def _copy_context(source: Path, path: Path) -> None:
 def _announce(
     out: Output,
     folder: states.StateFolder,
-    nodes: list[str],
+    ready: dict[str, dict[str, str]],
     context: tuple[Path, str] | None,
     seconds: float,
     detach: bool,
@@ -224,7 +274,12 @@ def _announce(
     flag = f"--context {CONTEXT}" if context else f"--kubeconfig {folder.kubeconfig}"
     option = "" if folder.is_default else f" --state {folder.path}"
     out.say(f"Windlass is up at {url} (ready in {seconds:.1f} s).")
-    out.say(f"  node     {', '.join(nodes)}")
+    real = [name for name, held in ready.items() if held]
+    more = f" and {len(ready) - len(real)} that pretend" if len(ready) > len(real) else ""
+    out.say(f"  node     {', '.join(real)}{more}")
+    for held in (ready[name] for name in real):
+        out.say(f"  limits   {held.get('limits', '')}")
+        out.say(f"  teams    {_TEAMS[held.get('isolation', 'process')]}")
     out.say(f"  state    {folder.path} (logs in {folder.logs})")
     out.say(f"  kubectl  kubectl {flag} get runs")
     if context:
@@ -237,7 +292,8 @@ def _announce(
         "state": str(folder.path),
         "kubeconfig": str(folder.kubeconfig),
         "context": context[1] if context else None,
-        "nodes": nodes,
+        "nodes": list(ready),
+        "held": {name: held for name, held in ready.items() if held},
     }
     out.result(data, names=[url])
     sys.stdout.flush()

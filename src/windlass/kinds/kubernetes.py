@@ -6,7 +6,7 @@ Both engines serve these kinds: a real cluster, or the embedded server.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -182,6 +182,8 @@ class NodeStatus(Struct):
     """Ready, and what presses the node."""
     addresses: list[NodeAddress] | None = None
     """How it is reached."""
+    daemon_endpoints: dict[str, Any] | None = None
+    """Where its agent listens: `kubeletEndpoint.Port`."""
 
 
 class Node(Object):

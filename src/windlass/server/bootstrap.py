@@ -22,7 +22,7 @@ from windlass.store.kubernetes.access import KubeconfigError
 
 CONTEXT = "windlass"
 ADMIN = "admin"
-NAMESPACES = ("default", SYSTEM_NAMESPACE)
+NAMESPACES = ("default", SYSTEM_NAMESPACE, "kube-node-lease")
 
 
 async def ensure_objects(api: Api) -> None:

@@ -27,11 +27,11 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 import windlass
-from windlass.agent import privileges
+from windlass.agent import machine, privileges
 from windlass.agent.gateway import AgentGateway
 from windlass.control import engine
 from windlass.kinds import hostpods
-from windlass.server import bootstrap, services, tls
+from windlass.server import bootstrap, nodetokens, services, tls
 from windlass.server.app import App, make_app, stop_app
 from windlass.server.audit import AuditLog
 from windlass.store import errors
@@ -142,6 +142,8 @@ async def serve(options: Options) -> None:
         try:
             async with _listening(options, app) as (url, authority):
                 await bootstrap.ensure_kubeconfig(api, options.state / "kubeconfig", url, authority)
+                name = machine.node_name()
+                await nodetokens.ensure(api, options.state, name, url, authority)
                 facts = _engine(url, authority)
                 await bootstrap.write_engine(api, facts)
                 # A server without controllers serves objects for others to run.

@@ -167,7 +167,7 @@ class Usage:
 
 def _rated(before: _Look, after: _Look) -> dict[str, Any]:
     window = max(1e-3, after.at - before.at)
-    old = {key: stats for key, stats in _containers(before.told)}
+    old = dict(_containers(before.told))
     pods: dict[str, list[dict[str, Any]]] = {}
     for (uid, name), stats in _containers(after.told):
         usage = _usage(old.get((uid, name)), stats, window)
