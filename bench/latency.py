@@ -360,7 +360,7 @@ def _metaflow(folder: Path, place: Path, _: contextlib.ExitStack) -> Way:
 def _ray(folder: Path, place: Path, stack: contextlib.ExitStack) -> Way:
     ray = str(folder / "ray")
     env = os.environ | {"RAY_TMPDIR": str(place), "RAY_USAGE_STATS_ENABLED": "0"}
-    start = [ray, "start", "--head", "--dashboard-port", "18265", "--port", "16379"]
+    start = [ray, "start", "--head", "--dashboard-port", "9265", "--port", "9379"]
     start += [
         "--num-cpus",
         "2",
@@ -372,7 +372,7 @@ def _ray(folder: Path, place: Path, stack: contextlib.ExitStack) -> Way:
     # Not `ray stop`, which would end every ray of this machine.
     head = subprocess.Popen(start, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     stack.callback(_end, head)
-    job = [ray, "job", "submit", "--address", "http://127.0.0.1:18265", "--"]
+    job = [ray, "job", "submit", "--address", "http://127.0.0.1:9265", "--"]
     way = Way("ray", [*job, sys.executable, "-c", f"print({WORD!r})"], env=env)
     deadline = time.monotonic() + 120
     while True:  # its dashboard comes up a while after `ray start` has returned

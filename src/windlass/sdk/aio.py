@@ -6,7 +6,7 @@ refuses, each with its remedy) and `failures` (what went wrong with a job).
 
 from __future__ import annotations
 
-import importlib
+import asyncio
 import json
 import os
 import pathlib
@@ -139,8 +139,12 @@ class AsyncClient:
 
     async def upload(self, folder: str | os.PathLike[str]) -> str:
         """Packs a working folder and sends what the server has not got; its digest."""
-        workdir = importlib.import_module("windlass.sdk.workdir")
-        return str(await workdir.send(self.store, self.namespace, pathlib.Path(folder)))
+        from windlass.sdk import workdir
+
+        planned = await asyncio.to_thread(workdir.plan, os.fspath(folder))
+        with await asyncio.to_thread(workdir.pack, planned) as packed:
+            await workdir.upload(self.store, self.namespace, packed)
+            return packed.digest
 
     async def request(
         self, method: str, path: str, body: Any = None, query: Sequence[tuple[str, str]] = ()
@@ -239,6 +243,13 @@ class AsyncRuns:
             and (not user or each.spec.user == user)
             and (not queue or each.spec.queue == queue)
         ]
+
+    async def ps(self, *, limit: int = 50, finished: int = 10) -> dict[str, Any]:
+        """The page that `windlass ps` shows: what runs, then the first that wait, with their
+        places and expected starts, then the last that ended."""
+        path = f"{handles.PLATFORM}/namespaces/{self._client.namespace}/ps"
+        query = [("limit", str(limit)), ("finished", str(finished))]
+        return await self._client.request("GET", path, query=query)
 
     async def prune(self, *, older_than: float | str = "0s", namespace: str | None = None) -> int:
         """Deletes the records of runs that ended longer ago than this; returns how many."""

@@ -285,6 +285,11 @@ class Runs:
         )
         return [RunHandle(each) for each in portal.call(found)]
 
+    def ps(self, *, limit: int = 50, finished: int = 10) -> dict[str, Any]:
+        """The page that `windlass ps` shows: what runs, then the first that wait, with their
+        places and expected starts, then the last that ended."""
+        return portal.call(self._aio.ps(limit=limit, finished=finished))
+
     def prune(self, *, older_than: float | str = "0s", namespace: str | None = None) -> int:
         """Deletes the records of runs that ended longer ago than this; returns how many."""
         return portal.call(self._aio.prune(older_than=older_than, namespace=namespace))

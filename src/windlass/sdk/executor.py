@@ -18,7 +18,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, TypeVar, Unpack, cast
 
 from windlass.kinds import kubernetes, run
@@ -160,7 +160,8 @@ class _Pool:
         self._idle = idle_timeout
         self._workdir = workdir
         self._options = options
-        self._name = options.get("name") or runs.name_for(["calls"])
+        # Another executor of the same name may have ended a moment ago, its runs still listed.
+        self._name = runs.name_for([options.get("name", "calls")[:28]])
         self._pending: collections.deque[_Call] = collections.deque()
         self._flying: dict[str, _Call] = {}
         self._slots: dict[str, _Slot] = {}
@@ -175,13 +176,16 @@ class _Pool:
     # --- from any thread
 
     def add(self, call: _Call) -> None:
-        self._pending.append(call)
-        portal.loop().call_soon_threadsafe(self._look)
+        portal.loop().call_soon_threadsafe(self._accept, call)
 
     def close_from_outside(self) -> None:
         portal.start(self.close(cancel_pending=False))
 
     # --- on the loop
+
+    def _accept(self, call: _Call) -> None:
+        self._pending.append(call)
+        self._look()
 
     def _look(self) -> None:
         if self._task is None:
@@ -205,8 +209,11 @@ class _Pool:
                 self._wake.clear()
                 self._drop_cancelled()
                 if self._pending and self._box is None:
-                    await self._open()
-                    helpers = [asyncio.create_task(self._hear()), asyncio.create_task(self._mind())]
+                    box = await self._open()
+                    helpers = [
+                        asyncio.create_task(self._for_ever(self._hear(box))),
+                        asyncio.create_task(self._for_ever(self._mind())),
+                    ]
                 await self._hire()
                 await self._feed()
                 if self._closing and not self._pending and not self._flying:
@@ -229,13 +236,14 @@ class _Pool:
                     call.future.set_running_or_notify_cancel()
             self._pending = collections.deque(kept)
 
-    async def _open(self) -> None:
+    async def _open(self) -> Mailbox:
         client = self._client
         if self._workdir is not None and "code" not in self._options:
             self._options["code"] = await client.upload(self._workdir)
-        self._box = await Mailbox.create(client.store, client.namespace)
+        self._box = box = await Mailbox.create(client.store, client.namespace)
         self._secret = f"{self._name}-calls"
-        await client.store.create(self._box.secret(self._secret))
+        await client.store.create(box.secret(self._secret))
+        return box
 
     async def _hire(self) -> None:
         """As many workers as there is work for."""
@@ -280,10 +288,15 @@ class _Pool:
                 self._flying.pop(call.key)
                 call.future.set_exception(problem)
 
-    async def _hear(self) -> None:
+    async def _for_ever(self, work: Coroutine[Any, Any, None]) -> None:
+        """What ends it ends the calls as well: nobody would tell of them any more."""
+        try:
+            await work
+        except Exception as problem:
+            self._break(problem)
+
+    async def _hear(self, box: Mailbox) -> None:
         """News of the mailbox, for ever."""
-        box = self._box
-        assert box is not None, "opened before"  # noqa: S101
         epoch, after = "", 0
         while True:
             try:
@@ -291,9 +304,6 @@ class _Pool:
             except errors.Unavailable:
                 await asyncio.sleep(_RETRY)
                 continue
-            except errors.ApiError as problem:
-                self._break(problem)
-                return
             epoch, after = told["epoch"], told["after"]
             for item in told["events"]:
                 await self._happened(box, item)
@@ -402,7 +412,8 @@ class _Pool:
     def _break(self, problem: Exception) -> None:
         """Nothing that was handed in will be done; what comes later is tried anew."""
         for call in (*self._flying.values(), *self._pending):
-            if not call.future.cancelled() and not call.future.done():
+            # One that was cancelled, or is at this moment, needs no other end.
+            with contextlib.suppress(concurrent.futures.InvalidStateError):
                 call.future.set_exception(problem)
         self._flying.clear()
         self._pending.clear()

@@ -95,23 +95,18 @@ class AsyncRunHandle:
         return logs.stream(self._store, choice, following=follow)
 
     async def why(self) -> str:
-        """Why it is as it is: what it waits for, who holds that, when it starts."""
-        return (await self.explain())["summary"]  # type: ignore[no-any-return]
+        """Why it is as it is: what it waits for, who holds that, when it starts, what to do."""
+        told = await self.explain()
+        state = ": ".join(filter(None, (told["phase"], told.get("reason"))))
+        return " ".join(filter(None, (f"{state}.", *told["sentences"], told.get("remedy"))))
 
     async def explain(self) -> dict[str, Any]:
-        """The whole story behind `why`, as data."""
+        """The whole story behind `why`, as data: phase, reason, sentences, start, remedy ..."""
         path = f"{PLATFORM}/namespaces/{self.namespace}/runs/{self.name}/why"
         status, _, body = await self._store.raw("GET", path)
-        if status == 200:
-            told: dict[str, Any] = json.loads(body)
-            if "summary" in told:
-                return told
-        elif status not in (404, 405):
+        if status >= 300:
             raise errors.from_status(json_of(body), status)
-        # A server without the platform's own paths: what the run itself says.
-        state = (await self.refresh()).status
-        words = ": ".join(part for part in (state.reason, state.message) if part)
-        return {"summary": f"{state.phase}: {words}" if words else state.phase}
+        return json_of(body)
 
     async def stop(self) -> None:
         """Ends it by the checkpoint contract; its record stays."""
@@ -206,7 +201,23 @@ class ExecResult:
 async def execute(
     store: KubernetesStore, pod: str, namespace: str, command: Sequence[str], stdin: bytes
 ) -> ExecResult:
-    raise NotImplementedError
+    """Runs a command in a pod to its end."""
+    from windlass.store.kubernetes import sockets
+
+    said: dict[int, list[bytes]] = {sockets.STDOUT: [], sockets.STDERR: []}
+    async with sockets.open_session(
+        store.access, pod, namespace, command, stdin=bool(stdin)
+    ) as session:
+        if stdin:
+            await session.send(stdin)
+            await session.end_input()
+        async for channel, data in session.output():
+            said[channel].append(data)
+    if session.exit_code is None:
+        raise errors.Unavailable(
+            f"the connection to pod {pod} ended before the command did; try again"
+        )
+    return ExecResult(session.exit_code, *(b"".join(pieces) for pieces in said.values()))
 
 
 def since_seconds(since: float | str | None) -> int | None:
