@@ -26,7 +26,6 @@ from windlass.store import errors
         "windlass exec train --rank 1 -- nvidia-smi",
         "windlass exec train -- sh -c 'ls -l $WINDLASS_ROOT'",
     ),
-    context_settings={"help_option_names": ["-h", "--help"], "allow_interspersed_args": False},
 )
 @click.argument("name", metavar="RUN|POD", shell_complete=words.complete_names)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)

@@ -257,8 +257,12 @@ async def _create(session: client.Session, wanted: kind.Run, force: bool) -> kin
         path = f"{client.PLATFORM}/namespaces/{wanted.namespace}/plan"
         try:
             plan = await session.ask("POST", path, wire.to_dict(wanted))
-        except (errors.NotFound, errors.MethodNotAllowed):
-            plan = {}  # a server without the platform API; creating says what is wrong
+        except errors.ApiError as problem:
+            # A server without the platform API, or one that cannot plan now, may still take it;
+            # what is wrong with the run itself is told when it is created.
+            if isinstance(problem, errors.Unavailable):
+                raise
+            plan = {}
         if plan.get("reason") in _HOPELESS:
             raise exits.CliError(
                 exits.sentence(f"{plan['reason']}: {plan['message']}"),
