@@ -1,0 +1,273 @@
+"""Prints the output that docs/scheduling.md shows: `python -m tools.pictures`.
+
+It comes from the very function that decides; `tests/unit/core/test_pictures.py` holds the page to
+it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from windlass.core import cycle, explain, state
+from windlass.core.facts import (
+    Constraint,
+    Decision,
+    Device,
+    DeviceRequest,
+    Facts,
+    Grant,
+    Node,
+    Preference,
+    Queue,
+    Requirement,
+    Role,
+    Running,
+    Seat,
+    Topology,
+    Unit,
+)
+
+NOW = 1_790_000_000.0
+HOUR = 3600.0
+RACKS = ("block", "rack")
+
+
+def node(name: str, gpus: int = 8, path: tuple[str, ...] = (), **more: Any) -> Node:
+    model = more.pop("model", "")
+    devices = tuple(
+        Device(
+            f"g{i}", "gpu", model, memory=80_000, switch=f"s{i // 2}", links=f"l{i // 4}",
+            forms=frozenset(("whole", "share")),
+        )
+        for i in range(gpus)
+    )  # fmt: skip
+    return Node(name, {"cpu": 64_000}, devices, path=path, **more)
+
+
+def unit(key: str, members: int = 1, gpus: int = 8, **more: Any) -> Unit:
+    request = more.pop("request", DeviceRequest("gpu", gpus) if gpus else None)
+    terms = {name: more.pop(name) for name in ("prefers", "constraint", "bundle") if name in more}
+    requests = more.pop("requests", (request,) if request else ())
+    most = more.pop("most", members)
+    role = Role("worker", members, most, {"cpu": 1000}, requests, **terms)
+    return Unit(key, more.pop("queue", "team"), (role,), more.pop("at", 0.0), **more)
+
+
+def held(what: Unit, *seats: tuple[str, range], end: float | None = None) -> Running:
+    places = tuple(
+        Seat("worker", number, name, tuple(Grant(f"g{i}") for i in devices))
+        for number, (name, devices) in enumerate(seats)
+    )
+    return Running(what, places, NOW - 600, None if end is None else NOW + end)
+
+
+def facts(*nodes: Node, queues: tuple[Queue, ...] = (Queue("team"),), **more: Any) -> Facts:
+    levels = RACKS if any(each.path for each in nodes) else ()
+    return Facts(nodes, queues, levels=levels, **more)
+
+
+EIGHT = range(8)
+TWO = (node("n0"), node("n1"))
+BLOCK = tuple(node(f"n{i}", path=("b1", f"r{i // 2}")) for i in range(4))
+H100 = DeviceRequest("gpu", 8, models=("h100",))
+SSD = (Preference((Requirement("disk", "In", ("ssd",)),), 10),)
+
+
+def share(percent: int) -> DeviceRequest:
+    return DeviceRequest("gpu", compute=10 * percent, memory=800 * percent)
+
+
+def pcie() -> Node:
+    devices = [Device(f"g{i}", "gpu", switch=f"s{i // 2}") for i in range(4)]
+    devices += [Device(f"nic{i}", "rdma", switch=f"s{i}") for i in range(2)]
+    return Node("n0", {"cpu": 64_000}, tuple(devices))
+
+
+def in_line(order: Any) -> Facts:
+    return facts(
+        node("n0"),
+        queues=(Queue("team", order=order, reserve=0),),
+        waiting=(
+            unit("old-long", at=1.0, expected=2 * HOUR),
+            unit("mid", at=2.0, expected=600.0),
+            unit("new", at=3.0, expected=HOUR),
+        ),
+    )
+
+
+def rooms(*, slow: bool = False) -> Facts:
+    small = (
+        unit("slow", at=2.0, expected=2 * HOUR) if slow else unit("short", at=2.0, expected=1800.0)
+    )
+    return facts(
+        *TWO,
+        running=(held(unit("long"), ("n0", EIGHT), end=HOUR),),
+        waiting=(unit("big", 2, at=1.0, expected=HOUR), small),
+    )
+
+
+def lent(waits: Unit) -> Facts:
+    red = Queue("red", guarantee={"gpu": 8000}, lend={"gpu": 4000})
+    return facts(*TWO, queues=(red, Queue("blue")), waiting=(waits,))
+
+
+CASES: dict[str, Facts] = {
+    "gang": facts(*TWO, waiting=(unit("a", 2), unit("b", 2, at=1.0)), queues=(
+        Queue("team", reserve=0),)),
+    "topology": facts(
+        *BLOCK,
+        running=(held(unit("x"), ("n0", EIGHT)),),
+        waiting=(
+            unit("rack-job", 2, topology=Topology("rack", required=True)),
+            unit("wide", 3, at=1.0, topology=Topology("rack", required=True)),
+        ),
+    ),
+    "binpack": facts(
+        *TWO, running=(held(unit("x", gpus=4), ("n0", range(4))),), waiting=(unit("two", 2, 2),)
+    ),
+    "spread": facts(
+        *TWO, running=(held(unit("x", gpus=4), ("n0", range(4))),),
+        waiting=(unit("two", 2, 2, pack="spread"),),
+    ),
+    "bundle": facts(
+        pcie(),
+        waiting=(unit("pair", bundle="pcie", requests=(
+            DeviceRequest("gpu", 2), DeviceRequest("rdma"))),),
+    ),
+    "shares": facts(
+        node("n0", 2),
+        queues=(Queue("team", reserve=0),),
+        waiting=tuple(
+            unit(f"s{i}", request=share(part), at=float(i))
+            for i, part in enumerate((60, 30, 40, 70))
+        ),
+    ),
+    "guarantee": facts(
+        *TWO,
+        queues=(Queue("red", guarantee={"gpu": 8000}), Queue("blue", guarantee={"gpu": 8000})),
+        running=(
+            held(unit("b1", queue="blue"), ("n0", EIGHT)),
+            held(unit("b2", queue="blue", at=1.0), ("n1", EIGHT)),
+        ),
+        waiting=(unit("r", queue="red"),),
+    ),
+    "limit": facts(
+        *TWO, queues=(Queue("team", limit={"gpu": 2000}),), waiting=(unit("four", gpus=4),)
+    ),
+    "lend": lent(unit("twelve", 3, 4, queue="blue")),
+    "lend more": lent(unit("sixteen", 4, 4, queue="blue")),
+    "firm": facts(
+        *TWO, queues=(Queue("red", guarantee={"gpu": 8000}),),
+        waiting=(unit("firm", 2, queue="red", preemptible=False),),
+    ),
+    "fifo": in_line("fifo"),
+    "lifo": in_line("lifo"),
+    "shortest": in_line("shortest"),
+    "strict": facts(
+        node("a", model="a100"), node("h", model="h100"),
+        queues=(Queue("team", strict=True, reserve=0),),
+        running=(held(unit("x", request=H100), ("h", EIGHT)),),
+        waiting=(
+            unit("head", request=H100, at=1.0),
+            unit("small", request=DeviceRequest("gpu", 1, models=("h100",)), at=2.0),
+            unit("other", request=DeviceRequest("gpu", 8, models=("a100",)), at=3.0),
+        ),
+    ),
+    "preemption": facts(
+        node("n0"),
+        running=(held(unit("low", priority=10), ("n0", EIGHT)),),
+        waiting=(unit("high", priority=90),),
+    ),
+    "backfill": rooms(),
+    "held back": rooms(slow=True),
+    "grow": facts(node("n0", 6), waiting=(unit("elastic", 2, 2, most=3),)),
+    "shrink": facts(
+        node("n0"),
+        running=(
+            held(unit("elastic", 2, 2, most=4, priority=10),
+                 *(("n0", range(2 * i, 2 * i + 2)) for i in range(4))),
+        ),
+        waiting=(unit("high", 2, 2, priority=90),),
+    ),
+    "preferred": facts(
+        node("n0", labels={"disk": "hdd"}), node("n1", labels={"disk": "ssd"}),
+        running=(held(unit("x", gpus=4), ("n0", range(4))),),
+        waiting=(unit("two", 2, 2), unit("near-data", gpus=2, prefers=SSD, at=1.0)),
+    ),
+    "price": facts(
+        node("n0", price=2_000_000), node("n1", price=1_000_000), waiting=(unit("one", gpus=1),)
+    ),
+    "capability": facts(
+        node("n0", capabilities=frozenset(("shares",))),
+        waiting=(unit("cut", constraint=Constraint(capabilities=frozenset(("partitions",)))),),
+    ),
+    "wanted": facts(
+        node("n0"), node("cloud-a", ready_in=300.0, price=9_000_000),
+        node("cloud-b", ready_in=300.0, price=8_000_000),
+        queues=(Queue("team", reserve=0),),
+        running=(held(unit("x"), ("n0", EIGHT)),), waiting=(unit("big"),),
+    ),
+    "impossible": facts(
+        *BLOCK,
+        waiting=(
+            unit("nine", gpus=9), unit("five", 5, at=1.0),
+            unit("rack3", 3, at=2.0, topology=Topology("rack", required=True)),
+        ),
+    ),
+}  # fmt: skip
+EXPLAINED = {"limit": ("four",), "backfill": ("big",), "impossible": ("rack3",), "wanted": ("big",)}
+
+
+def lines(decision: Decision) -> Iterator[str]:
+    """One line for everything that was decided."""
+    for placement in decision.placements:
+        yield f"start {placement.unit} {_seats(placement.seats)}"
+    for eviction in decision.evictions:
+        count = len(eviction.seats)
+        yield f"stop  {eviction.unit} {count} members for {eviction.gainer} - {eviction.reason}"
+    for nomination in decision.nominations:
+        yield f"hold  {nomination.unit} {sorted({seat.node for seat in nomination.seats})}"
+    for promise in decision.reservations:
+        places = sorted({seat.node for seat in promise.seats})
+        yield f"promise {promise.unit} at +{promise.start - NOW:.0f}s {places}"
+    for verdict in decision.verdicts:
+        yield f"wait  {verdict.unit} {verdict.reason}: {verdict.message}"
+    for wanted in decision.wanted:
+        yield f"wanted {wanted.node} {wanted.units}"
+
+
+def _seats(seats: tuple[Seat, ...]) -> str:
+    places: dict[str, list[str]] = {}
+    for seat in seats:
+        devices = ",".join(
+            grant.device if grant.form == "whole" else f"{grant.device}:{grant.compute // 10}%"
+            for grant in seat.grants
+        )
+        places.setdefault(seat.node, []).append(devices)
+    return " ".join(f"{name}[{' '.join(each)}]" for name, each in places.items())
+
+
+def all_lines() -> Iterator[tuple[str, str]]:
+    """(case, line) for everything that the page may show."""
+    for name, case in CASES.items():
+        snapshot = state.build(dataclasses.replace(case))
+        for line in lines(cycle.decide(snapshot, NOW)):
+            yield name, line
+        for key in EXPLAINED.get(name, ()):
+            for line in explain.explain(snapshot, key, NOW).sentences():
+                yield name, line
+
+
+def main() -> None:
+    last = ""
+    for name, line in all_lines():
+        if name != last:
+            print(f"\n{name}")
+        print(f"      {line}")
+        last = name
+
+
+if __name__ == "__main__":
+    main()
