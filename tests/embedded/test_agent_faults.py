@@ -1,0 +1,161 @@
+"""kill -9 of the agent, its nursery, shims and workers at random moments: what the jobs' own
+journal says afterwards. Pods are made by hand, so nothing is started again by anyone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.embedded.test_agent_sessions import NODE, Engine, until
+from windlass.agent import cgroups, procfs
+
+SEEDS = range(100 if os.environ.get("WINDLASS_SOAK") else 3)
+PODS = 12
+JOB = """
+echo "start $POD $$" >> {journal}
+(setsid sleep 300 &) ; i=0; while [ $i -lt {steps} ]; do i=$((i+1)); echo line $i; sleep 0.01; done
+echo "end $POD $$" >> {journal}
+"""
+
+
+def make(engine: Engine, name: str, journal: Path, steps: int) -> None:
+    """Shared memory of its own and a memory limit: mounts and cgroups are part of the game."""
+    container = {
+        "name": "c", "image": "windlass.dev/host",
+        "command": ["sh", "-c", JOB.format(journal=journal, steps=steps)],
+        "env": [{"name": "POD", "value": name}],
+        "resources": {"limits": {"memory": "64Mi"}},
+        "volumeMounts": [{"name": "s", "mountPath": "/windlass/scratch"}],
+    }  # fmt: skip
+    body = {
+        "metadata": {"name": name},
+        "spec": {
+            "nodeName": NODE, "restartPolicy": "Never", "containers": [container],
+            "volumes": [{"name": "s", "emptyDir": {}}],
+        },
+    }  # fmt: skip
+    client = engine.server.rest()
+    try:
+        assert client.post("/api/v1/namespaces/default/pods", body).status == 201
+    finally:
+        client.close()
+
+
+def shims(engine: Engine) -> dict[str, int]:
+    """Pod uid -> the shim that runs for it."""
+    found = {}
+    for record in engine.folder.glob("state/agent/pods/*/containers/c/0/shim.json"):
+        with contextlib.suppress(FileNotFoundError):
+            process = procfs.Process(**json.loads(record.read_text()))
+            if procfs.is_alive(process):
+                found[record.parents[3].name] = process.pid
+    return found
+
+
+def strike(engine: Engine, rng: random.Random) -> str:
+    """Kills one thing; the uid of the pod whose shim it was, or ""."""
+    choice = rng.choice(("agent", "nursery", "shim", "worker"))
+    running = shims(engine)
+    if choice == "agent":
+        engine.restart_agent()
+    elif choice == "nursery":
+        procfs.kill(pid for pid in procfs.descendants(engine.agent.pid) if _is_nursery(pid))
+    elif running:
+        uid, pid = rng.choice(sorted(running.items()))
+        if choice == "shim":
+            procfs.kill([pid])
+            return uid
+        procfs.kill(procfs.descendants(pid)[:1])
+    return ""
+
+
+def _is_nursery(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return b"nursery" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_pod_runs_at_most_once_and_nothing_is_left(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    engine = Engine(tmp_path)
+    engine.start()
+    journal = tmp_path / "journal"
+    journal.touch()
+    before = Path("/proc/mounts").read_text()
+    try:
+        lost = set()
+        for number in range(PODS):
+            make(engine, f"p{number}", journal, rng.randrange(1, 60))
+            time.sleep(rng.uniform(0, 0.1))
+            lost.add(strike(engine, rng))
+        pods = ended(engine)
+        check(pods, journal, lost, engine)
+        client = engine.server.rest()
+        client.delete("/api/v1/namespaces/default/pods")
+        client.close()
+        until(lambda: not list((engine.folder / "state/agent/pods").iterdir()))
+        left = [p for p in procfs.descendants(1) if _of(p, engine.folder)]
+        assert not left
+        assert Path("/proc/mounts").read_text() == before
+    finally:
+        engine.stop()
+    assert not groups(engine)
+
+
+def ended(engine: Engine) -> list[dict[str, Any]]:
+    path = "/api/v1/namespaces/default/pods"
+
+    def all_ended() -> bool:
+        phases = [pod["status"]["phase"] for pod in engine.get(path)["items"]]
+        return len(phases) == PODS and set(phases) <= {"Succeeded", "Failed"}
+
+    until(all_ended)
+    found: list[dict[str, Any]] = engine.get(path)["items"]
+    return found
+
+
+def check(pods: list[dict[str, Any]], journal: Path, lost: set[str], engine: Engine) -> None:
+    entries = [line.split() for line in journal.read_text().splitlines()]
+    for pod in pods:
+        name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+        starts = [entry for entry in entries if entry[:2] == ["start", name]]
+        assert len(starts) <= 1, f"{name} was started {len(starts)} times"
+        ends = [entry for entry in entries if entry[:2] == ["end", name]]
+        status = pod["status"]
+        if status["phase"] == "Succeeded":
+            assert ends, f"{name} succeeded without its end"
+            text = (engine.folder / "state/agent/pods" / uid / "containers/c/0/log.0").read_text()
+            numbers = [int(line.split()[-1]) for line in text.splitlines()]
+            assert numbers == list(range(1, len(numbers) + 1))
+        else:
+            (state,) = status.get("containerStatuses") or [{}]
+            reason = state.get("state", {}).get("terminated", {}).get("reason")
+            assert reason in ("ShimLost", "Error"), status
+            assert (reason == "ShimLost") <= (uid in lost)
+
+
+def _of(pid: int, folder: Path) -> bool:
+    """A process of a pod of this engine that nobody looks after any more."""
+    with contextlib.suppress(OSError):
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+        return f"WINDLASS_CONTAINER={folder}".encode() in environment
+    return False
+
+
+def groups(engine: Engine) -> list[Path]:
+
+    try:
+        found = cgroups.find(engine.folder / "state/agent")
+    except OSError:
+        return []
+    left = [base / name for base in found.bases.values() for name in found.names()]
+    found.close()
+    return left
