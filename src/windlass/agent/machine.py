@@ -32,6 +32,27 @@ def memory_bytes(root: Path = Path("/")) -> int:
     return min([total, *(limit for limit in limits if limit is not None and limit < _UNLIMITED)])
 
 
+def devices(root: Path = Path("/")) -> dict[str, int]:
+    """Kind -> how many, by what the drivers put in /dev: NVIDIA and AMD GPUs, Ascend NPUs."""
+    names = os.listdir(root / "dev") if (root / "dev").is_dir() else []
+    gpus = sum(bool(re.fullmatch(r"nvidia\d+", name)) for name in names)
+    for properties in root.glob("sys/class/kfd/kfd/topology/nodes/*/properties"):
+        simd = re.search(r"^simd_count (\d+)", _text(properties), re.MULTILINE)
+        gpus += bool(simd and int(simd[1]))
+    npus = sum(bool(re.fullmatch(r"davinci\d+", name)) for name in names)
+    return {kind: count for kind, count in (("gpu", gpus), ("npu", npus)) if count}
+
+
+def gpu_model(root: Path = Path("/")) -> str:
+    """The model of the first NVIDIA GPU as a label's value: `a100-sxm4-80gb`; "" if unknown."""
+    for file in sorted(root.glob("proc/driver/nvidia/gpus/*/information")):
+        match = re.search(r"^Model:\s*(.+)$", _text(file), re.MULTILINE)
+        if match:
+            words = re.sub(r"[^a-z0-9.]+", "-", match[1].lower()).removeprefix("nvidia-")
+            return words.strip("-.")[:63]
+    return ""
+
+
 def node_name() -> str:
     """The host's name as an object's name."""
     name = re.sub(r"[^a-z0-9.-]+", "-", socket.gethostname().lower()).strip("-.")

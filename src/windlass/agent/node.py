@@ -147,6 +147,7 @@ class Heart:
             "cpu": quantity.of_milli(machine.cpu_milli()),
             "memory": f"{machine.memory_bytes() // 1024}Ki",
             "pods": "1000",
+            **{f"windlass.dev/{kind}": str(count) for kind, count in machine.devices().items()},
         }
         if self._pretended is not None:
             amounts = dict(self._pretended.amounts)
@@ -172,7 +173,9 @@ class Heart:
         )  # fmt: skip
 
     def _labels(self) -> dict[str, str]:
+        model = "" if self._pretended else machine.gpu_model()
         return {
+            **({"windlass.dev/gpu-model": model} if model else {}),
             **(self._pretended.labels if self._pretended else {}),
             "kubernetes.io/hostname": self._name,
             "kubernetes.io/os": "linux",

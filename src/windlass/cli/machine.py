@@ -14,7 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -197,15 +197,30 @@ def fuse(machine: Machine) -> Check:
     )  # fmt: skip
 
 
-def isolation(machine: Machine, euid: int | None = None) -> Check:
+def isolation(
+    machine: Machine, euid: int | None = None, may_mount: Callable[[], bool] | None = None
+) -> Check:
     euid = os.geteuid() if euid is None else euid
     if euid == 0:
-        return Check("isolation", "ok", "root: each team's jobs can run as a user of their own")
+        from windlass.agent import sandbox
+
+        if (may_mount or sandbox.may_mount)():
+            return Check(
+                "isolation", "ok",
+                "root: each namespace's jobs run under a user id of their own; in `default`, as "
+                "long as nobody else may start anything there, as root",
+            )  # fmt: skip
+        return Check(
+            "isolation", "limited", "root, without the right to mount",
+            "All jobs run as root on the same files: teams are kept apart by the API only.",
+            "In a container: --cap-add SYS_ADMIN, or run the engine outside of it.",
+        )  # fmt: skip
     allowed = machine.read("proc/sys/user/max_user_namespaces").strip() not in ("", "0")
     spaces = "user namespaces allowed" if allowed else "no user namespaces"
     return Check(
         "isolation", "limited", f"user {euid}, {spaces}",
-        "All jobs run as this user: teams can read each other's files.",
+        "All jobs run as this user: teams are kept apart by the API only, and can read each "
+        "other's files.",
         "Run `windlass up` as root to keep teams apart, or use Kubernetes.",
     )  # fmt: skip
 

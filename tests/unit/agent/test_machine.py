@@ -58,3 +58,23 @@ def test_this_machine_has_something():
 def test_the_hosts_name_becomes_an_objects_name(monkeypatch, host, name):
     monkeypatch.setattr(machine.socket, "gethostname", lambda: host)
     assert machine.node_name() == name
+
+
+def test_devices_are_what_the_drivers_show(tmp_path):
+    for name in ("dev/nvidia0", "dev/nvidia1", "dev/nvidiactl", "dev/davinci0", "dev/null"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    amd = tmp_path / "sys/class/kfd/kfd/topology/nodes"
+    for number, simd in enumerate((0, 440)):
+        (amd / str(number)).mkdir(parents=True)
+        (amd / str(number) / "properties").write_text(f"cpu 1\nsimd_count {simd}\n")
+    assert machine.devices(tmp_path) == {"gpu": 3, "npu": 1}
+    assert machine.devices(tmp_path / "none") == {}
+
+
+def test_the_model_of_a_gpu_is_a_label(tmp_path):
+    place = tmp_path / "proc/driver/nvidia/gpus/0000:01:00.0"
+    place.mkdir(parents=True)
+    (place / "information").write_text("Model: \t NVIDIA A100-SXM4-80GB\nIRQ: 1\n")
+    assert machine.gpu_model(tmp_path) == "a100-sxm4-80gb"
+    assert machine.gpu_model(tmp_path / "none") == ""
