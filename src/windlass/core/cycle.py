@@ -370,7 +370,7 @@ class Cycle:
 
     def _held_by_user(self) -> dict[tuple[str, str], int]:
         shares: dict[tuple[str, str], int] = {}
-        fair = {name for name, queue in self.snapshot.queues.items() if queue.order == "fair"}
+        fair = {name for name, queue in self.snapshot.queues.items() if order.is_fair(queue)}
         capacity = self.snapshot.tree.capacity
         for key, running in self.snapshot.running.items() if fair else ():
             unit = running.unit

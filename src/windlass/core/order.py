@@ -8,7 +8,8 @@ always give the same order.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import heapq
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from windlass.core.facts import Queue, Unit
@@ -52,7 +53,8 @@ NOTHING_KNOWN = Standing(_Ignorance(), {})
 
 def rank(queue: Queue, unit: Unit, standing: Standing) -> tuple[Key, str]:
     """Where the unit stands in its queue; smaller is earlier."""
-    return (-priority(queue, unit), *ORDERS[queue.order](unit, standing)), unit.key
+    turn = (standing.held_by_user.get((unit.queue, unit.user), 0),) if queue.user_fair else ()
+    return (-priority(queue, unit), *turn, *ORDERS[queue.order](unit, standing)), unit.key
 
 
 def priority(queue: Queue, unit: Unit) -> int:
@@ -62,6 +64,42 @@ def priority(queue: Queue, unit: Unit) -> int:
 def is_steady(queue: Queue) -> bool:
     """Whether ranks depend on the unit alone, so that a sorted queue stays sorted."""
     return queue.order in ("fifo", "lifo", "priority") and not queue.user_fair
+
+
+def is_fair(queue: Queue) -> bool:
+    """Whether users take turns."""
+    return queue.order == "fair" or queue.user_fair
+
+
+def in_turns(
+    queue: Queue, units: Iterable[Unit], standing: Standing, share: Callable[[Unit], int]
+) -> list[Unit]:
+    """Users of a fair queue one after another: always the next unit of the one who would hold
+    least, with everything of theirs that stands before it in the line. Priorities come first."""
+    own = fifo if queue.order == "fair" else ORDERS[queue.order]
+
+    def key(unit: Unit) -> tuple[Key, str]:
+        return own(unit, standing), unit.key
+
+    lines: dict[tuple[int, str], list[Unit]] = {}
+    for unit in sorted(units, key=key, reverse=True):
+        lines.setdefault((-priority(queue, unit), unit.user), []).append(unit)
+    held = {user: standing.held_by_user.get((queue.name, user), 0) for _, user in lines}
+    turns = [(first, held[user], key(line[-1]), user) for (first, user), line in lines.items()]
+    heapq.heapify(turns)
+    found: list[Unit] = []
+    while turns:
+        first, counted, place, user = heapq.heappop(turns)
+        if counted < held[user]:  # it got more in a higher class meanwhile
+            heapq.heappush(turns, (first, held[user], place, user))
+            continue
+        line = lines[first, user]
+        unit = line.pop()
+        found.append(unit)
+        held[user] += share(unit)
+        if line:
+            heapq.heappush(turns, (first, held[user], key(line[-1]), user))
+    return found
 
 
 def fifo(unit: Unit, _: Standing) -> Key:

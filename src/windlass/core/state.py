@@ -11,12 +11,12 @@ import bisect
 import dataclasses
 from collections.abc import Iterable
 
-from windlass.core import amounts, facts_check, order
+from windlass.core import amounts, facts_check, order, place
 from windlass.core.affinity import Crowd
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Facts, Node, Nomination, Queue, Reservation, Running, Unit
 from windlass.core.predict import History
-from windlass.core.queues import Sums, Tree
+from windlass.core.queues import SHARE_UNIT, Sums, Tree
 from windlass.core.releases import Releases
 from windlass.core.roster import Roster
 
@@ -151,7 +151,17 @@ class Snapshot:
         queue = self.queues.get(name)
         if queue is None or order.is_steady(queue):
             return [unit for _, unit in ranked]
-        return sorted((u for _, u in ranked), key=lambda unit: order.rank(queue, unit, standing))
+        units = (unit for _, unit in ranked)
+        if order.is_fair(queue):
+            return order.in_turns(queue, units, standing, self._share)
+        return sorted(units, key=lambda unit: order.rank(queue, unit, standing))
+
+    def _share(self, unit: Unit) -> int:
+        """The dominant share of what the unit's least counts for."""
+        capacity = self.tree.capacity
+        need = amounts.of_wishes(self.cluster, place.least_of(unit))
+        parts = (n * SHARE_UNIT // capacity[r] for r, n in need.items() if capacity.get(r))
+        return max(parts, default=0)
 
     # --- events
 

@@ -303,3 +303,37 @@ def test_fragmentation_goes_where_the_learned_demand_says():
     facts = Facts((node("a", gpus=2), node("b", gpus=2)), (Queue("q"),), waiting=(wish,))
     (placement,) = cycle.decide(state.build(facts, history), NOW).placements
     assert [seat.node for seat in placement.seats] == ["b"]
+
+
+# --- users take turns ---------------------------------------------------------------------------
+
+
+def by_user(user: str, number: int, at: float, **more: object) -> Unit:
+    return unit(f"{user}{number}", user=user, submitted=at, **more)
+
+
+@pytest.mark.parametrize("queue", [Queue("q", order="fair"), Queue("q", user_fair=True)])
+def test_a_burst_of_one_user_does_not_shut_out_another(queue: Queue) -> None:
+    waiting = tuple(by_user("ann", n, n) for n in range(6))
+    waiting += tuple(by_user("bob", n, 10 + n) for n in range(2))
+    placed = started(decided(Facts((node("n"),), (queue,), waiting=waiting)))
+    assert placed == ["ann0", "bob0", "ann1", "bob1"]
+
+
+def test_what_a_user_holds_already_and_how_large_units_are_count() -> None:
+    fair = (Queue("q", order="fair"),)
+    holds = Running(by_user("ann", 9, 0), seats("n"), 0.0)
+    waiting = (by_user("ann", 1, 1), by_user("bob", 1, 2), by_user("bob", 2, 3))
+    facts = Facts((node("n", cpu=3),), fair, running=(holds,), waiting=waiting)
+    assert started(decided(facts)) == ["bob1", "ann1"]
+    large = by_user("ann", 1, 0, cpu=2)
+    facts = Facts((node("n"),), fair, waiting=(large, *waiting[1:], by_user("ann", 2, 4)))
+    assert started(decided(facts)) == ["ann1", "bob1", "bob2"]
+
+
+def test_priority_comes_before_turns_and_lifo_within_them() -> None:
+    urgent = tuple(by_user("ann", n, n, priority=90) for n in range(2))
+    plain = (by_user("ann", 5, 5), by_user("bob", 1, 1), by_user("bob", 2, 2))
+    queue = Queue("q", order="lifo", user_fair=True)
+    placed = started(decided(Facts((node("n"),), (queue,), waiting=(*plain, *urgent))))
+    assert placed == ["ann1", "ann0", "bob2", "bob1"]
