@@ -83,7 +83,7 @@ async def make(
     env = await environment.build(
         sources, pod, spec, place.facts, usual=_usual(folder, pod), fixed=_fixed(folder, spec)
     )
-    cwd = folder.mapped(spec.working_dir) if spec.working_dir else str(folder.root / "work")
+    cwd = folder.mapped(spec.working_dir) if spec.working_dir else str(folder.seen / "work")
     return containers.Order(
         environment.command(spec, env), env, cwd, _setting(place, pod, spec, folder)
     )
@@ -95,7 +95,8 @@ def progress_file(folder: volumes.PodFolder, pod: kubernetes.Pod) -> str:
         for variable in container.env or ():
             if variable.name == hostpods.PROGRESS_VARIABLE and variable.value:
                 known = {hostpods.ROOT_VARIABLE: str(folder.root)}
-                return folder.mapped(environment.expand(variable.value, known))
+                told = environment.expand(variable.value, known)
+                return str(folder.inside(told) or told)
     return str(folder.root / "run" / "progress.json")
 
 
@@ -149,7 +150,7 @@ def _message_file(folder: volumes.PodFolder, spec: kubernetes.Container) -> Path
 
 def _fixed(folder: volumes.PodFolder, spec: kubernetes.Container) -> dict[str, str]:
     return {
-        hostpods.ROOT_VARIABLE: str(folder.root),
+        hostpods.ROOT_VARIABLE: str(folder.seen),
         hostpods.TERMINATION_VARIABLE: str(_message_file(folder, spec)),
     }
 
@@ -157,12 +158,12 @@ def _fixed(folder: volumes.PodFolder, spec: kubernetes.Container) -> dict[str, s
 def _usual(folder: volumes.PodFolder, pod: kubernetes.Pod) -> dict[str, str]:
     """The machine's environment, without what is only its owner's when the pod is another's."""
     usual = environment.inherited()
-    usual["TMPDIR"] = str(folder.root / "tmp")
-    usual[hostpods.PROGRESS_VARIABLE] = str(folder.root / "run" / "progress.json")
+    usual["TMPDIR"] = str(folder.seen / "tmp")
+    usual[hostpods.PROGRESS_VARIABLE] = str(folder.seen / "run" / "progress.json")
     if folder.user is None:
         return usual
     return usual | {
-        "HOME": str(folder.root / "home"),
+        "HOME": str(folder.seen / "home"),
         "USER": pod.namespace,
         "LOGNAME": pod.namespace,
         "PATH": _open_path(usual.get("PATH", os.defpath), folder.user),

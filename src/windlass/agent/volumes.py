@@ -64,6 +64,13 @@ class PodFolder:
     def root(self) -> Path:
         return self.path / "root"
 
+    @property
+    def seen(self) -> Path:
+        """What the pod's processes call `root`: where mounts are permitted, the same in all pods
+        of the node, so that members of a run, and environments that were built in another pod, can
+        name paths. On the machine itself it is an empty folder of the agent's."""
+        return self.teams.parent / "self" if self.mounts else self.root
+
     def inside(self, path: str) -> Path | None:
         """Where a path below `/windlass` really is; None for any other."""
         plain = os.path.normpath(path)
@@ -72,7 +79,9 @@ class PodFolder:
         return self.root / plain[len(hostpods.ROOT) :].lstrip("/")
 
     def mapped(self, path: str) -> str:
-        return str(self.inside(path) or path)
+        """A path of the pod's as its processes see it."""
+        inside = self.inside(path)
+        return path if inside is None else str(self.seen / inside.relative_to(self.root))
 
     def message(self, container: str) -> Path:
         return self.path / "messages" / container
@@ -83,6 +92,8 @@ class PodFolder:
     def make(self) -> None:
         """The folders every pod has. Closed to all but the pod's user; records stay ours."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self.mounts:
+            self.seen.mkdir(parents=True, exist_ok=True, mode=0o711)
         (self.path / "containers").mkdir(exist_ok=True, mode=0o700)
         for folder in ("volumes", "messages"):
             (self.path / folder).mkdir(exist_ok=True, mode=0o711)
@@ -143,6 +154,9 @@ async def refresh(
 def view(pod: kubernetes.Pod, container: kubernetes.Container, folder: PodFolder) -> View:
     """The mounts of one container, in order, and its shared memory."""
     mounts = _curtain(folder) if folder.user is not None else []
+    if folder.mounts:
+        own = {"source": str(folder.root), "target": str(folder.seen), "readOnly": False}
+        mounts.append({"kind": "bind", **own})
     shm = None
     volumes = {str(volume["name"]): volume for volume in pod.spec.volumes or ()}
     for mount in container.volume_mounts or ():

@@ -28,7 +28,8 @@ async def test_a_pod_runs_as_its_namespace_and_has_nothing_of_the_machines_owner
     )
     pod = await shared.phase("Succeeded")
     root = shared.folder / "pods" / pod.uid / "root"
-    expected = ["200000", "200000", str(root / "work"), "wrote", "NoNewPrivs:\t1", "team"]
+    seen = shared.folder / "self/work"
+    expected = ["200000", "200000", str(seen), "wrote", "NoNewPrivs:\t1", "team"]
     assert shared.text(pod).splitlines() == expected
     assert (root / "work/f").stat().st_uid == 200_000
 
