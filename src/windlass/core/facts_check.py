@@ -18,6 +18,7 @@ from windlass.core.facts import (
     Facts,
     Form,
     Grant,
+    Isolation,
     Node,
     Order,
     Pack,
@@ -30,6 +31,7 @@ from windlass.core.facts import (
 
 MOST = 1 << 53
 """Of anything on one node or for one member: sums over thousands of nodes stay exact."""
+_ISOLATIONS = get_args(Isolation)
 MOST_MEMBERS = 1 << 31
 MOST_POINTS = 1 << 30
 MOST_SECONDS = 1e15
@@ -151,6 +153,7 @@ def _refuse_bad_device(what: str, device: Device) -> None:
         f"{what}: device {device.id}",
         {"compute": device.compute, "memory": device.memory, "slices": device.slices},
     )
+    _refuse_isolation(f"{what}: device {device.id}", device.isolation)
     if device.compute == 0:
         raise BadFacts(f"{what}: device {device.id} has no compute; give it at least 1")
     if not _is_whole(device.numa) or abs(device.numa) > MOST:
@@ -176,6 +179,7 @@ def _refuse_bad_request(what: str, request: DeviceRequest) -> None:
         "memory": request.memory,
     }
     _refuse_amounts(f"{what}: {request.kind}", amounts)
+    _refuse_isolation(f"{what}: {request.kind}", request.isolation)
     if request.count < 1 or (request.form != "whole" and request.count != 1):
         raise BadFacts(
             f"{what}: {request.kind} in the form {request.form} cannot be {request.count}"
@@ -199,6 +203,11 @@ def _refuse_bad_grant(what: str, grant: Grant) -> None:
         raise BadFacts(f"{where}: there is no form {grant.form!r}")
     if (grant.form == "ratio") != (grant.ratio > 0) or grant.ratio > WHOLE:
         raise BadFacts(f"{where}: held in the form {grant.form} with the ratio {grant.ratio}")
+
+
+def _refuse_isolation(what: str, isolation: str) -> None:
+    if isolation not in _ISOLATIONS:
+        raise BadFacts(f"{what}: there is no isolation {isolation!r}")
 
 
 def _refuse_priority(what: str, priority: object) -> None:

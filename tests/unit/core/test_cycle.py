@@ -229,6 +229,7 @@ BAD = [
     (Facts((Node("n", {}, price=-1),)), "node n: price is -1"),
     (Facts((Node("n", {}, ready_in=math.nan),)), "node n: ready_in is nan"),
     (Facts((Node("n", {"cpu": 1 << 60}),)), "node n: cpu is 1152921504606846976"),
+    (Facts((Node("n", {}, (Device("g", "gpu", isolation="firm"),)),)), "no isolation 'firm'"),  # type: ignore[arg-type]
     (Facts(levels=("rack", "rack")), "level 'rack' is there twice"),
     (Facts(queues=(Queue("q", order="best"),)), "queue q: there is no order 'best'"),  # type: ignore[arg-type]
     (Facts(queues=(Queue("q", min_runtime=math.inf),)), "queue q: min_runtime is inf"),
