@@ -53,7 +53,12 @@ kubernetes-binaries: setup ## build the Kubernetes control plane once into the c
 .PHONY: test
 test: check ## every layer this machine can run; .ci/run calls it
 	@if command -v go > /dev/null; then $(BIN)/python -m tests.harness.build; fi
-	@$(BIN)/pytest -n 2 --dist loadgroup
+	@$(BIN)/pytest -n 2 --dist loadgroup -m "not frameworks"
+	@$(MAKE) --no-print-directory frameworks
+
+.PHONY: frameworks
+frameworks: setup ## torch, MPI, JAX, Ray, Spark, Flink ... for real, in a cached layer of its own
+	@$(BIN)/pytest -m frameworks tests/frameworks
 
 .PHONY: soak
 soak: setup ## the long campaigns at full count: faults, fuzzing, load

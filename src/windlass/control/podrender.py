@@ -24,8 +24,6 @@ from windlass.kinds import duration, hostpods, kubernetes, meta, quantity, run
 PREPARE = "prepare"
 """Name of the init container that fetches code and builds the environment."""
 AUDIENCE = "windlass"
-_ROOT = "\0"
-"""Stands for the pod's own folder while texts are put together: no text of a user can hold it."""
 _ENTER = '. "$0"; exec "$@"'
 _VISIBLE = {"gpu": ("CUDA_VISIBLE_DEVICES",), "npu": ("ASCEND_RT_VISIBLE_DEVICES",)}
 """Where no runtime hides devices, programs are told which are theirs."""
@@ -136,6 +134,15 @@ class _Pod:
     member: run.Member
     setting: Setting
 
+    @property
+    def _root(self) -> str:
+        """Stands for the pod's own folder while texts are put together. No text of a user can
+        hold it, because he cannot know the uid when he writes it."""
+        return f"<root of {self.owner.uid}>"
+
+    def _filled(self, text: str) -> str:
+        return literal(text).replace(self._root, f"$({hostpods.ROOT_VARIABLE})")
+
     def render(self) -> kubernetes.Pod:
         owner, overrides = self.owner, self.owner.spec.overrides or run.Overrides()
         security = overrides.security_context
@@ -195,7 +202,7 @@ class _Pod:
         command = list(rendered.command)
         if _builds_environment(self.owner.spec):
             # A shell reads what `prepare` wrote: it knows the paths, and no engine must.
-            command = ["/bin/sh", "-c", _ENTER, f"{_ROOT}/run/environment", *command]
+            command = ["/bin/sh", "-c", _ENTER, f"{self._root}/run/environment", *command]
         devices = Counter(_resource_of(name) for name in self.member.devices or ())
         amounts: kubernetes.Quantities = {
             "cpu": self.role.resources.cpu,
@@ -206,7 +213,7 @@ class _Pod:
             name=self.role.name,
             image=self._image(),
             image_pull_policy=overrides.image_pull_policy or "",
-            command=[_filled(word) for word in command],
+            command=[self._filled(word) for word in command],
             working_dir=f"{hostpods.ROOT}/code" if self.owner.spec.code else "",
             env=self._environment(rendered.variables),
             env_from=[_env_from(source) for source in self.role.env_from or ()] or None,
@@ -236,7 +243,11 @@ class _Pod:
             name=PREPARE,
             image=self._image(),
             command=[engine.python, "-I", "-m", "windlass.agent.prepare"],
-            env=[kubernetes.EnvVar(name=n, value=literal(v)) for n, v in variables.items()],
+            # The user's own go along: his index of packages is known by variables.
+            env=[
+                kubernetes.EnvVar(name=n, value=literal(v))
+                for n, v in ((self.role.env or {}) | variables).items()
+            ],
             env_from=[_env_from(source) for source in self.role.env_from or ()] or None,
             resources=kubernetes.ResourceRequirements(
                 requests={"cpu": self.role.resources.cpu, "memory": self.role.resources.memory},
@@ -258,7 +269,7 @@ class _Pod:
             "WINDLASS_ATTEMPT": str(owner.status.attempt),
             "WINDLASS_ROLE": self.role.name,
             "WINDLASS_INDEX": str(self.index),
-            hostpods.PROGRESS_VARIABLE: f"{_ROOT}/run/progress.json",
+            hostpods.PROGRESS_VARIABLE: f"{self._root}/run/progress.json",
             **rendered,
             **self._port_variables(),
             **self._device_variables(),
@@ -268,7 +279,7 @@ class _Pod:
         # What a job prints is looked at while it runs; its own word on it wins.
         usual = {"PYTHONUNBUFFERED": "1"}
         merged = {**usual, **(self.role.env or {}), **ours}
-        found += [kubernetes.EnvVar(name=n, value=_filled(v)) for n, v in merged.items()]
+        found += [kubernetes.EnvVar(name=n, value=self._filled(v)) for n, v in merged.items()]
         if frameworks.BY_NAME[owner.spec.framework].secret:
             ref = kubernetes.KeyRef(name=_secret_name(owner), key="secret")
             source = kubernetes.EnvVarSource(secret_key_ref=ref)
@@ -289,7 +300,7 @@ class _Pod:
             attempt=self.owner.status.attempt,
             members=everyone,
             command=tuple(self.role.command),
-            root=_ROOT,
+            root=self._root,
             python=self.setting.engine.python,
             least=self.role.min_replicas or 0 if live else 0,
         )
@@ -390,10 +401,6 @@ class _Pod:
 def literal(text: str) -> str:
     """Text that whoever runs the pod gives back as it is: in pods, `$(NAME)` would be filled in."""
     return text.replace("$", "$$")
-
-
-def _filled(text: str) -> str:
-    return literal(text).replace(_ROOT, f"$({hostpods.ROOT_VARIABLE})")
 
 
 def _needs_preparation(spec: run.RunSpec) -> bool:
