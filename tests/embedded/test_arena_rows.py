@@ -39,9 +39,11 @@ def client(engine: Engine) -> Iterator[windlass.Client]:
 
 def said(handle: windlass.RunHandle) -> list[str]:
     """What it printed, once it has ended well."""
-    lines = [line.text for line in handle.logs(follow=True)]
-    handle.result(60)
-    return lines
+    try:
+        handle.result(60)
+    except TimeoutError:
+        raise AssertionError(handle.why()) from None
+    return [line.text for line in handle.logs()]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +51,7 @@ def said(handle: windlass.RunHandle) -> list[str]:
     [
         ("tensorflow", "TF_CONFIG"),
         ("torch", "MASTER_ADDR"),
-        ("jax", "COORDINATOR_ADDRESS"),
+        ("jax", "JAX_COORDINATOR_ADDRESS"),
         ("process", "WINDLASS_RANK"),
     ],
 )
@@ -62,15 +64,17 @@ def test_a1_a_job_of_a_given_kind_in_one_call(
     assert all(lines), f"{variable} is empty"
 
 
-@pytest.mark.parametrize("framework", ["mpi", "deepspeed"])
-def test_a1_hosts_of_a_job_that_starts_its_own_ranks(
-    client: windlass.Client, framework: Any
+def test_a1_a_job_whose_first_member_starts_the_ranks(
+    client: windlass.Client, tmp_path: Path
 ) -> None:
-    handle = client.run(
-        'test "$WINDLASS_RANK" != 0 || cat "$WINDLASS_HOSTFILE"', framework=framework, workers=2,
-        **SMALL,
-    )  # fmt: skip
-    assert len([line for line in said(handle) if "slots" in line]) == 2
+    """A stand-in for mpirun shows which hosts it is given; real ones are in tests/frameworks."""
+    launcher = tmp_path / "mpirun"
+    launcher.write_text('#!/bin/sh\ncat "$WINDLASS_HOSTFILE"\n')
+    launcher.chmod(0o755)
+    tmp_path.parent.chmod(0o755)
+    tmp_path.chmod(0o755)
+    handle = client.run([str(launcher), "./a.out"], framework="mpi", workers=2, **SMALL)
+    assert len([line for line in said(handle) if line.endswith("slots=1")]) == 2
 
 
 def test_a2_resources_variables_labels_selector_toleration_priority(
@@ -158,7 +162,9 @@ def test_a6_list_get_why_pending_and_events(client: windlass.Client) -> None:
     assert {each.name for each in client.runs.list()} >= {"holder", "waiting"}
     holder.stop()
     assert waiting.wait(60).status.phase == "Succeeded"
-    assert any(event.reason for event in client.events.list(about="holder"))
+    steps = [(step.to_phase, step.reason) for step in holder.refresh().status.history or ()]
+    assert steps[-1] == ("Stopped", "UserStopped")
+    assert all(event.involved_object.name == "holder" for event in client.events.list("holder"))
 
 
 def test_a7_logs_by_member_tail_and_since_and_a_command_inside(client: windlass.Client) -> None:
