@@ -177,6 +177,15 @@ def test_exec_runs_a_command_beside_the_job(engine: Engine) -> None:
             capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, check=False,
         )  # fmt: skip
         assert (done.returncode, done.stdout) == (5, "inside=yes\n"), done.stderr
+        talk = _Terminal(engine, "exec", "host")
+        try:
+            talk.read_until("# " if os.getuid() == 0 else "$ ")
+            talk.write("echo $((6 * 7))\r")
+            talk.read_until("42")
+            talk.write("exit 3\r")
+            assert talk.process.wait(60) == 3
+        finally:
+            talk.close()
     finally:
         engine.ok("stop", "host")
 

@@ -141,7 +141,8 @@ def _raw_terminal() -> Iterator[None]:
     handle = sys.stdin.fileno()
     before = termios.tcgetattr(handle)
     try:
-        tty.setraw(handle)
+        # What was typed ahead is kept.
+        tty.setraw(handle, termios.TCSADRAIN)
         yield
     finally:
         termios.tcsetattr(handle, termios.TCSADRAIN, before)
