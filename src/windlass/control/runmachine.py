@@ -83,25 +83,25 @@ def _queued(view: View) -> Plan:
         return Plan(move=_end(view, Reason.USER_STOPPED, "stopped by spec.stop"))
     if view.older:
         return _clear(view, view.older)
-    wanted = view.wanted()
+    wanted = view.wanted
     # Room that an earlier leader gave is re-affirmed or withdrawn by today's scheduler first.
     if owner.spec.suspend or not wanted or not view.is_current():
         return Plan()
     nodes = sorted({member.node for member in wanted.values()})
     words = f"placed on {_some(nodes)}"
-    return Plan(move=Move("Starting", Reason.ASSIGNED, words, members=view.sizes()))
+    return Plan(move=Move("Starting", Reason.ASSIGNED, words, members=view.sizes))
 
 
 def _starting(view: View) -> Plan:
     stop = _stop_wanted(view)
     if stop is not None:
         return Plan(move=stop)
-    present, wanted = view.present(), view.wanted()
+    present, wanted = view.present, view.wanted
     ready = [m for m in wanted if m in present and members.has_started(present[m])]
     if ready and len(ready) == len(wanted) and not _outdated(view):
         # Also when all have ended meanwhile: a run that succeeds has run, and its history says so.
         words = f"{len(ready)} running"
-        return Plan(move=Move("Running", Reason.MEMBERS_RUNNING, words, members=view.sizes()))
+        return Plan(move=Move("Running", Reason.MEMBERS_RUNNING, words, members=view.sizes))
     early = _shrink(view) or _outcome(view)
     if early is not None:
         return early
@@ -119,8 +119,8 @@ def _running(view: View) -> Plan:
     early = _shrink(view) or _outcome(view)
     if early is not None:
         return early
-    present, started = view.present(), view.started()
-    missing = sorted(member for member in view.wanted() if member not in present)
+    present, started = view.present, view.started
+    missing = sorted(member for member in view.wanted if member not in present)
     for role, index in missing:
         if index < started.get(role, 0) and not view.restart_of((role, index)):
             message = f"the pod of {role} {index} was deleted"
@@ -129,7 +129,7 @@ def _running(view: View) -> Plan:
     late = _until(view, limit or None, "ran longer than spec.duration.max")
     if late.move is not None:
         return late
-    sizes = view.sizes()
+    sizes = view.sizes
     if not missing and any(sizes[role] > started.get(role, 0) for role in sizes):
         return Plan(note={"members": sizes})
     return _keep_whole(view, missing, late.wake)
@@ -193,8 +193,10 @@ def _stop_wanted(view: View) -> Move | None:
 
 
 def _lost_node(view: View) -> Move | None:
-    present = view.present()
-    for member, room in sorted(view.wanted().items()):
+    if not view.nodes:
+        return None
+    present = view.present
+    for member, room in sorted(view.wanted.items(), key=lambda each: each[0]):
         pod, node = present.get(member), view.node(room.node)
         if node.state in ("lost", "gone") and (pod is None or members.is_active(pod)):
             how = "is gone" if node.state == "gone" else "is silent"
@@ -206,7 +208,7 @@ def _lost_node(view: View) -> Move | None:
 
 def _resize_by_restart(view: View) -> Move | None:
     """Some role has more or less room than members and cannot change its size while it runs."""
-    started, sizes = view.started(), view.sizes()
+    started, sizes = view.started, view.sizes
     for role, size in sizes.items():
         known = started.get(role, size)
         grows = size > known and view.owner.status.phase == "Running"
@@ -217,7 +219,7 @@ def _resize_by_restart(view: View) -> Move | None:
 
 def _outcome(view: View) -> Plan | None:
     """How the attempt ended, if it did: the first failed member decides, else completion."""
-    present, wanted = view.present(), view.wanted()
+    present, wanted = view.present, view.wanted
     outdated = _outdated(view)
     for member in sorted(wanted.keys() & present.keys() - outdated):
         pod = present[member]
@@ -251,7 +253,7 @@ def _failed(view: View, member: Member, pod: kubernetes.Pod) -> Plan:
 def _is_complete(view: View, present: Mapping[Member, kubernetes.Pod]) -> bool:
     spec = view.owner.spec
     if spec.placement.gang:
-        deciding = list(view.wanted())
+        deciding = list(view.wanted)
     else:  # Members come one by one: it is complete when the last of them was there, too.
         deciding = [(role.name, index) for role in spec.roles for index in range(role.replicas)]
     if spec.completion is not None:
@@ -307,14 +309,14 @@ def _lost_after(view: View, pods: Iterable[kubernetes.Pod]) -> float:
 def _shrink(view: View) -> Plan | None:
     """Members above what it may keep are given up: noted first, so that whoever takes back the
     eviction knows that it is too late, then told to go."""
-    started, sizes = view.started(), view.sizes()
+    started, sizes = view.started, view.sizes
     fewer = {role: sizes.get(role, 0) for role in started if sizes.get(role, 0) < started[role]}
     return Plan(note={"members": {**started, **fewer}}) if fewer else None
 
 
 def _surplus(view: View) -> tuple[kubernetes.Pod, ...]:
     """Pods of members that are no longer wanted, or are to be made anew."""
-    present, wanted = view.present(), view.wanted()
+    present, wanted = view.present, view.wanted
     unwanted = [present[member] for member in sorted(present.keys() - wanted.keys())]
     outdated = [present[member] for member in sorted(_outdated(view))]
     return _unasked([*unwanted, *outdated, *view.older])
@@ -322,9 +324,11 @@ def _surplus(view: View) -> tuple[kubernetes.Pod, ...]:
 
 def _outdated(view: View) -> set[Member]:
     """Members whose pods were made before their last restart."""
+    if not view.owner.status.restarted:
+        return set()
     return {
         member
-        for member, pod in view.present().items()
+        for member, pod in view.present.items()
         if members.restart_of(pod) < view.restart_of(member)
     }
 
@@ -340,7 +344,7 @@ def _keep_whole(view: View, missing: Sequence[Member], wake: float | None) -> Pl
 
 def _pods(view: View, wanted: Iterable[Member]) -> tuple[kubernetes.Pod, ...]:
     roles = {role.name: role for role in view.owner.spec.roles}
-    rooms = view.wanted()
+    rooms = view.wanted
     made = []
     for role, index in sorted(wanted):
         pod = podrender.pod_of(view.owner, roles[role], index, rooms[role, index], view.setting)
@@ -356,8 +360,9 @@ def _pods(view: View, wanted: Iterable[Member]) -> tuple[kubernetes.Pod, ...]:
 
 def _clear(view: View, pods: Sequence[kubernetes.Pod]) -> Plan:
     """Pods that should not be there any more; where their node is lost nobody confirms it."""
-    silent = tuple(pod for pod in pods if view.node_of(pod).state in ("lost", "gone"))
-    return Plan(delete=_unasked(pod for pod in pods if pod not in silent), force=silent)
+    alive = [pod for pod in pods if view.node_of(pod).state == "ready"]
+    silent = tuple(pod for pod in pods if view.node_of(pod).state != "ready")
+    return Plan(delete=_unasked(alive), force=silent)
 
 
 def _unasked(pods: Iterable[kubernetes.Pod]) -> tuple[kubernetes.Pod, ...]:

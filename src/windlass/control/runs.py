@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import itertools
 import logging
 import math
 import secrets
@@ -143,9 +144,11 @@ class Runs:
             return podrender.Setting(engine)
         named = {member.node for listed in room.members.values() for member in listed}
         known = {node: self._address(node) for node in named}
-        first = (
-            self._ports.take(owner, engine.ports, self._pods) if engine.addresses == "node" else 0
-        )
+        first = 0
+        if engine.addresses == "node":
+            # Its own pods first: the block that is written on them is found at once.
+            pods = itertools.chain(self._pods.by(POD_INDEX, owner.uid), self._pods)
+            first = self._ports.take(owner, engine.ports, pods)
         return podrender.Setting(engine, first, {n: a for n, a in known.items() if a})
 
     async def _carry_out(self, owner: run.Run, plan: runmachine.Plan) -> tuple[str, run.Run | None]:

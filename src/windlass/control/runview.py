@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -31,8 +32,10 @@ class Node:
 _READY = Node()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class View:
+    """Asked again and again in one step: what takes a walk over all pods is kept."""
+
     owner: run.Run
     pods: Sequence[kubernetes.Pod]
     """All that the Run owns, of whatever attempt."""
@@ -45,17 +48,18 @@ class View:
 
     # --- pods
 
-    @property
+    @functools.cached_property
     def active(self) -> list[kubernetes.Pod]:
         return [pod for pod in self.pods if members.is_active(pod)]
 
-    @property
+    @functools.cached_property
     def older(self) -> list[kubernetes.Pod]:
         """Active pods of attempts that are over."""
         attempt = self.owner.status.attempt
         keys = ((pod, members.key_of(pod)) for pod in self.active)
         return [pod for pod, key in keys if key is not None and key.attempt != attempt]
 
+    @functools.cached_property
     def present(self) -> dict[Member, kubernetes.Pod]:
         """This attempt's pods."""
         found: dict[Member, kubernetes.Pod] = {}
@@ -73,6 +77,7 @@ class View:
 
     # --- members
 
+    @functools.cached_property
     def assigned(self) -> dict[str, list[run.Member]]:
         """By role, the room of this attempt."""
         assignment = self.owner.status.assignment
@@ -80,22 +85,25 @@ class View:
             return {}
         return assignment.members
 
+    @functools.cached_property
     def sizes(self) -> dict[str, int]:
         """By role, how many members there should be: those that have room and may keep it."""
         keep = kept_members(self.owner)
         return {
             role: min(len(listed), keep.get(role, len(listed)))
-            for role, listed in self.assigned().items()
+            for role, listed in self.assigned.items()
         }
 
+    @functools.cached_property
     def wanted(self) -> dict[Member, run.Member]:
-        sizes = self.sizes()
+        sizes = self.sizes
         return {
             (role, index): member
-            for role, listed in self.assigned().items()
+            for role, listed in self.assigned.items()
             for index, member in enumerate(listed[: sizes[role]])
         }
 
+    @functools.cached_property
     def started(self) -> dict[str, int]:
         """By role, how many members this attempt is known to have started."""
         return self.owner.status.members or {}
