@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from windlass.sdk.aio import AsyncClient
 
 _LAUNCH = """\
-import os,ssl,sys,tempfile,time,urllib.request as u
+import os,ssl,sys,time,urllib.request as u
 e=os.environ
 h={"Authorization":"Bearer "+e["WINDLASS_CALLS_TOKEN"]}
 r=u.Request(e["WINDLASS_CALLS_URL"]+"/worker/calls/bootstrap",headers=h)
@@ -41,8 +41,9 @@ for n in range(60):
     except u.HTTPError:raise
     except OSError:time.sleep(min(2,.05*2**n))
 else:sys.exit("the server of this worker cannot be reached")
-f=tempfile.NamedTemporaryFile(suffix=".zip");f.write(d);f.flush()
-sys.path.append(f.name)
+f=os.memfd_create("windlass")
+with open(f,"wb",closefd=False) as w:w.write(d)
+sys.path.append(f"/proc/self/fd/{f}")
 import windlass_worker as w
 sys.exit(w.main(w.from_environment()))
 """

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import fractions
+import os
 import re
-import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Unpack, cast
 
@@ -89,7 +88,7 @@ def name_for(command: Sequence[str]) -> str:
     stem = re.sub(r"[^a-z0-9]+", "-", script.partition(".")[0].lower()).strip("-")
     if not stem[:1].isalpha():
         stem = f"run-{stem}".strip("-")
-    tail = "".join(secrets.choice(LETTERS) for _ in range(5))
+    tail = "".join(LETTERS[byte % len(LETTERS)] for byte in os.urandom(5))
     return f"{stem[: run.MAX_NAME - 6].rstrip('-')}-{tail}"
 
 
@@ -153,6 +152,8 @@ def _devices(said: dict[str, Any]) -> list[run.Device]:
     if isinstance(asked, str) and "/" in asked:
         found.append(run.Device(kind="gpu", share=asked, models=models))
     elif float(asked) % 1:
+        import fractions  # late: few ask for parts, and everybody would wait for it
+
         part = fractions.Fraction(str(asked)).limit_denominator(100)
         found.append(run.Device(kind="gpu", share=str(part), models=models))
     elif int(asked):
