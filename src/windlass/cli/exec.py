@@ -102,11 +102,12 @@ async def _send_input(process: Any) -> None:
     """What is typed or piped, until its end. Read without a thread: one that waits for the
     keyboard could not be ended."""
     loop = asyncio.get_running_loop()
+    typed: asyncio.Queue[bytes] = asyncio.Queue()
     try:
         handle = sys.stdin.fileno()
-        ready = asyncio.Event()
-        loop.add_reader(handle, ready.set)
-    except (OSError, ValueError, PermissionError):
+        # Read where readiness is told: a second read, later, might wait for the next key.
+        loop.add_reader(handle, lambda: typed.put_nowait(os.read(handle, 1 << 14)))
+    except (OSError, ValueError):
         # A file or nothing at all: it is there at once.
         data = sys.stdin.read() if sys.stdin else ""
         if data:
@@ -114,14 +115,10 @@ async def _send_input(process: Any) -> None:
         await process.end_input()
         return
     try:
-        while True:
-            await ready.wait()
-            ready.clear()
-            data_read = os.read(handle, 1 << 14)
-            if not data_read:
-                await process.end_input()
-                return
-            await process.send(data_read)
+        while piece := await typed.get():
+            await process.send(piece)
+        loop.remove_reader(handle)
+        await process.end_input()
     finally:
         loop.remove_reader(handle)
 
