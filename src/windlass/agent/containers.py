@@ -23,6 +23,7 @@ from windlass.kinds import times
 
 FOLDER_VARIABLE = "WINDLASS_CONTAINER"
 """In the environment of every process of a container: its folder."""
+_TRIES = 2
 LOST = 137
 """Exit code of a container whose shim was killed: how it ended is not known."""
 
@@ -89,9 +90,12 @@ class Container:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         environment = {**order.env, FOLDER_VARIABLE: str(folder)}
         body = {**order.setting, "argv": list(order.argv), "env": environment, "cwd": order.cwd}
-        await nursery.start(folder, body)
-        if self._shim(fresh) is None:
-            raise OSError(f"the shim of {self.name} did not start; see {folder}/shim.err")
+        for _ in range(_TRIES):
+            # When it returns without a record no shim is on its way: the nursery was killed.
+            await nursery.start(folder, body)
+            if self._shim(fresh) is not None:
+                return
+        raise OSError(f"the shim of {self.name} did not start; see {folder}/shim.err")
 
     def observe(self) -> Observed:
         number = self.starts - 1

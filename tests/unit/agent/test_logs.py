@@ -3,7 +3,7 @@ import datetime
 
 import pytest
 
-from windlass.agent import logs
+from windlass.agent import logs, shimlog
 from windlass.kinds import times
 
 LINES = """\
@@ -92,3 +92,68 @@ async def test_a_line_that_is_written_in_two_goes_is_not_torn(path):
 async def test_an_empty_log_is_empty(tmp_path):
     (tmp_path / "log.0").touch()
     assert await text(tmp_path, since=datetime.datetime.now(datetime.UTC)) == ""
+
+
+# --- rotation
+
+
+def numbers(said: str) -> list[int]:
+    return [int(line.split()[0]) for line in said.splitlines()]
+
+
+def talked(folder, count: int, size: int = 2000, kept: int = 3) -> shimlog.Log:
+    log = shimlog.Log(folder, size, kept)
+    for number in range(count):
+        log.add("stdout", f"{number} {'x' * 50}\n".encode())
+    return log
+
+
+async def test_a_log_keeps_its_last_segments_and_no_more(tmp_path):
+    talked(tmp_path, 500).close()
+    assert len(shimlog.segments(tmp_path)) == 3
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 3 * 2000
+    shown = numbers(await text(tmp_path))
+    assert shown == list(range(shown[0], 500))
+
+
+@pytest.mark.parametrize("lines", [0, 1, 7, 40, 10_000])
+async def test_the_last_lines_come_from_as_many_segments_as_they_need(tmp_path, lines):
+    talked(tmp_path, 500).close()
+    whole = numbers(await text(tmp_path))
+    assert numbers(await text(tmp_path, tail_lines=lines)) == (whole[-lines:] if lines else [])
+
+
+async def test_since_passes_over_segments_that_were_full_before(tmp_path):
+    log = talked(tmp_path, 100, kept=9)
+    await asyncio.sleep(0.01)
+    moment = times.now()
+    for number in range(100, 103):
+        log.add("stderr", f"{number} late\n".encode())
+    log.close()
+    assert numbers(await text(tmp_path, since=moment)) == [100, 101, 102]
+
+
+async def test_following_goes_from_segment_to_segment_and_misses_nothing(tmp_path):
+    log = shimlog.Log(tmp_path, 3000, 50)
+    alive = [True]
+
+    async def speak() -> None:
+        for number in range(1000):
+            log.add("stdout", f"{number} {'x' * 50}\n".encode())
+            if number % 20 == 0:
+                await asyncio.sleep(0.001)
+        log.add("stdout", b"1000 last words without an end")
+        log.close()
+        alive[0] = False
+
+    speaking = asyncio.create_task(speak())
+    said = await text(tmp_path, lambda: alive[0], follow=True)
+    await speaking
+    assert numbers(said) == list(range(1001))
+
+
+def test_a_log_goes_on_where_the_one_before_it_ended(tmp_path):
+    talked(tmp_path, 100, kept=9).close()
+    before = shimlog.segments(tmp_path)
+    talked(tmp_path, 1, kept=9).close()
+    assert shimlog.segments(tmp_path) == before
