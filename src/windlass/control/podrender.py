@@ -111,6 +111,21 @@ def pod_of(
     return made.render()
 
 
+def pods_of(
+    owner: run.Run, wanted: Mapping[tuple[str, int], run.Member], setting: Setting
+) -> list[kubernetes.Pod]:
+    """The pods of members of the current assignment, by role and index: who the others are is
+    worked out once for all of them."""
+    roles = {role.name: role for role in owner.spec.roles}
+    made: list[kubernetes.Pod] = []
+    everyone: tuple[groups.Member, ...] = ()
+    for (role, index), member in sorted(wanted.items(), key=lambda each: each[0]):
+        one = _Pod(owner, roles[role], index, member, setting, everyone)
+        everyone = everyone or tuple(one._everyone())
+        made.append(dataclasses.replace(one, everyone=everyone).render())
+    return made
+
+
 def secret_of(owner: run.Run, token: str) -> kubernetes.Secret | None:
     """What members of a run prove themselves with to each other; None if they do not. It must
     exist before their pods start, and goes with the Run."""
@@ -133,6 +148,8 @@ class _Pod:
     index: int
     member: run.Member
     setting: Setting
+    everyone: tuple[groups.Member, ...] = ()
+    """All members, itself among them, if somebody has worked that out already."""
 
     @property
     def _root(self) -> str:
@@ -289,7 +306,7 @@ class _Pod:
     # --- who the others are
 
     def _group(self) -> tuple[groups.Group, groups.Member]:
-        everyone = tuple(self._everyone())
+        everyone = self.everyone or tuple(self._everyone())
         me = next(
             each for each in everyone if (each.role, each.index) == (self.role.name, self.index)
         )

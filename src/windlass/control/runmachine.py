@@ -343,18 +343,14 @@ def _keep_whole(view: View, missing: Sequence[Member], wake: float | None) -> Pl
 
 
 def _pods(view: View, wanted: Iterable[Member]) -> tuple[kubernetes.Pod, ...]:
-    roles = {role.name: role for role in view.owner.spec.roles}
-    rooms = view.wanted
-    made = []
-    for role, index in sorted(wanted):
-        pod = podrender.pod_of(view.owner, roles[role], index, rooms[role, index], view.setting)
-        restart = view.restart_of((role, index))
+    chosen = {member: view.wanted[member] for member in wanted}
+    made = podrender.pods_of(view.owner, chosen, view.setting)
+    for member, pod in zip(sorted(chosen), made, strict=True):
         annotations = dict(pod.metadata.annotations or {})
         annotations.pop(members.ANNOTATION_RESTART, None)
-        if restart:
+        if restart := view.restart_of(member):
             annotations[members.ANNOTATION_RESTART] = str(restart)
         pod.metadata.annotations = annotations
-        made.append(pod)
     return tuple(made)
 
 
