@@ -185,8 +185,9 @@ def _meet(
     readers: dict[str, asyncio.Task[None]],
     pod: kubernetes.Pod,
 ) -> None:
-    """Begins to read a pod the first time it is seen."""
-    if pod.name not in readers:
+    """Begins to read a pod the first time it is seen to have started: before, there is nothing, and
+    asking again and again would cost the first line a pause."""
+    if pod.name not in readers and pod.status.phase not in ("", "Pending"):
         readers[pod.name] = asyncio.create_task(_read_to_end(store, choice, pod, sink))
 
 
