@@ -51,6 +51,11 @@ class AsyncClient:
     ) -> None:
         if state is not None and kubeconfig is None:
             kubeconfig = pathlib.Path(state).expanduser() / "kubeconfig"
+            if not kubeconfig.exists():
+                raise errors.Unavailable(
+                    f"no engine has ever run on {state}; start one with `windlass up --state "
+                    f"{state}`"
+                )
         self.store: KubernetesStore = connect.open_store(
             None if kubeconfig is None else os.fspath(kubeconfig), context
         )

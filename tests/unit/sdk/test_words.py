@@ -77,6 +77,11 @@ def test_what_no_server_would_take_is_refused_before_one_is_asked() -> None:
     assert [cause.field for cause in refused.value.causes] == ["spec.roles[0].resources.memory"]
 
 
+def test_a_state_folder_without_an_engine_says_how_to_start_one() -> None:
+    with pytest.raises(windlass.errors.Unavailable, match="windlass up --state /no/such"):
+        windlass.Client(state="/no/such")
+
+
 def test_importing_windlass_loads_nothing_heavy() -> None:
     code = (
         "import sys; before = set(sys.modules); import windlass; windlass.report(0.1);"
