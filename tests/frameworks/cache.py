@@ -36,15 +36,12 @@ def torch_environment() -> dict[str, str]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not TORCH.is_dir():
             _unpack_torch()
-    libraries = [str(path.parent) for path in TORCH.glob("usr/lib/*-linux-gnu/libtorch_python.so*")]
-    extra = [
-        str(path)
-        for name in ("blas", "lapack")
-        for path in TORCH.glob(f"usr/lib/*-linux-gnu/{name}")
-    ]
+    gnu = "usr/lib/*-linux-gnu"
+    places = (gnu, "lib/*-linux-gnu", "usr/lib", f"{gnu}/blas", f"{gnu}/lapack")
+    found = [str(path) for place in places for path in TORCH.glob(place)]
     return {
         "PYTHONPATH": str(TORCH / "usr/lib/python3/dist-packages"),
-        "LD_LIBRARY_PATH": ":".join([*libraries[:1], *extra]),
+        "LD_LIBRARY_PATH": ":".join(found),
     }
 
 

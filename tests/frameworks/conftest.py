@@ -26,19 +26,8 @@ class Engine:
         """What the job printed; fails with all of it if the job failed."""
         variables = {"UV_CACHE_DIR": str(cache.UV_CACHE), **(env or {})}
         given = [word for name, value in variables.items() for word in ("-e", f"{name}={value}")]
-        done = self.call(
-            "run",
-            "--cpus",
-            "400m",
-            "--memory",
-            "2Gi",
-            "--workdir",
-            str(folder),
-            *given,
-            *flags,
-            "--",
-            *command,
-        )
+        words = [*("--memory", "2Gi", "--workdir", str(folder)), *given, *flags, "--", *command]
+        done = self.call("run", *words)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

