@@ -39,7 +39,7 @@ class Platform:
         status: dict[str, Any] = {}
         while time.monotonic() < deadline:
             status = self("get", "run", name, "--json").json.get("status", {})
-            if (status.get("phase"), status.get("reason")) == (phase, reason):
+            if (status.get("phase", "Queued"), status.get("reason")) == (phase, reason):
                 return
             time.sleep(0.05)
         pytest.fail(f"{name} is not {phase} ({reason}) but {status}")
