@@ -64,7 +64,7 @@ class SharedMemory:
         is, the sooner."""
         if not self.known:
             return None
-        return 0.1 if self._now < 0.5 else 0.02
+        return 1.0 if self._now < 0.5 else 0.1
 
 
 def of(status: int, order: Mapping[str, Any], main_pid: int, shm: SharedMemory) -> dict[str, Any]:
