@@ -96,6 +96,29 @@ def test_an_impossible_job_is_refused_with_numbers_unless_forced(engine: Engine)
     engine.ok("delete", "run", "forced")
 
 
+@pytest.mark.parametrize(
+    ("flags", "code", "remedy"),
+    [
+        (("--timeout", "3x"), exits.INVALID, "1h30m"),
+        (("-n", "Bad_Name"), exits.INVALID, "metadata.name"),
+        (("--cpus", "8x"), exits.INVALID, "500m"),
+        (("-N", "nowhere"), exits.NOT_FOUND, "windlass get namespaces"),
+        (("--queue", "nowhere"), exits.FAILED, "have the queue created"),
+        (("--image", "x"), exits.INVALID, "requirements"),
+    ],
+)
+def test_what_the_server_refuses_is_one_sentence_and_leaves_nothing(
+    engine: Engine, flags: tuple[str, ...], code: int, remedy: str
+) -> None:
+    before = engine.ok("get", "runs", "-A", "-q").out
+    result = engine("submit", *flags, "--", "true")
+    assert result.code == code, result.err
+    assert result.err.startswith("error: ")
+    assert remedy in result.err
+    assert "Traceback" not in result.err
+    assert engine.ok("get", "runs", "-A", "-q").out == before
+
+
 # --- A3: code
 
 

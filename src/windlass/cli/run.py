@@ -56,17 +56,18 @@ def _submit(out: Output, job: jobs.Job, dry_run: bool, force: bool, target: base
     value = jobs.wanted(job)
 
     async def work(session: client.Session) -> kind.Run | None:
-        wanted = await _wanted(out, session, job, value)
+        await _place(out, session, job, value)
         if dry_run:
-            await _plan(out, session, wanted)
+            await _show_plan(out, session, value)
             return None
-        return await _create(session, wanted, force)
+        return await _create(session, value, force)
 
     made = client.call(target, work)
     if made is not None:
         out.say(f"run/{made.name} submitted")
         _what_next(out, made.name)
-        out.result(wire.to_dict(made), names=[f"run/{made.name}"])
+        if not out.human:
+            out.result(wire.to_dict(made), names=[f"run/{made.name}"])
 
 
 @base.command(
@@ -99,7 +100,8 @@ def run(
     following = _Following(out)
 
     async def work(session: client.Session) -> kind.Run:
-        made = await _create(session, await _wanted(out, session, job, value), force)
+        await _place(out, session, job, value)
+        made = await _create(session, value, force)
         following.made = made
         out.hint(f"run/{made.name} submitted")
         return await following.to_the_end(session)
@@ -186,7 +188,8 @@ class _Following:
         return await run_logs.follow(session.store, choice, sink, narrator, self._out.warn)
 
     def told_end(self, ended: kind.Run) -> int:
-        self._out.item({"type": "end", "run": wire.to_dict(ended)})
+        if not self._out.human:
+            self._out.item({"type": "end", "run": wire.to_dict(ended)})
         if ended.status.phase != "Succeeded":
             self._out.hint(f"See more: windlass why {ended.name}")
         return runs.exit_code(ended)
@@ -223,14 +226,13 @@ async def _stop(session: client.Session, made: kind.Run) -> None:
     await session.store.patch(kind.Run, made.name, made.namespace, patch={"spec": {"stop": True}})
 
 
-async def _wanted(
+async def _place(
     out: Output, session: client.Session, job: jobs.Job, value: dict[str, Any]
-) -> kind.Run:
-    """The Run in its namespace, with its working folder sent ahead."""
+) -> None:
+    """Gives the Run its namespace, and sends its working folder ahead."""
     value["metadata"]["namespace"] = value["metadata"].get("namespace") or session.namespace
     if job.workdir:
         value["spec"]["code"] = {"digest": await upload(out, session, job.workdir, value)}
-    return wire.from_dict(kind.Run, value)
 
 
 async def upload(out: Output, session: client.Session, folder: str, value: dict[str, Any]) -> str:
@@ -251,32 +253,38 @@ async def upload(out: Output, session: client.Session, folder: str, value: dict[
     return packed.digest
 
 
-async def _create(session: client.Session, wanted: kind.Run, force: bool) -> kind.Run:
+async def _create(session: client.Session, value: dict[str, Any], force: bool) -> kind.Run:
     """Hands it in, unless nothing here could ever run it."""
+    plan: dict[str, Any] = {}
     if not force:
-        path = f"{client.PLATFORM}/namespaces/{wanted.namespace}/plan"
         try:
-            plan = await session.ask("POST", path, wire.to_dict(wanted))
-        except errors.ApiError as problem:
+            plan = await _plan(session, value)
+        except errors.Unavailable:
+            raise
+        except errors.ApiError:
             # A server without the platform API, or one that cannot plan now, may still take it;
             # what is wrong with the run itself is told when it is created.
-            if isinstance(problem, errors.Unavailable):
-                raise
             plan = {}
-        if plan.get("reason") in _HOPELESS:
-            raise exits.CliError(
-                exits.sentence(f"{plan['reason']}: {plan['message']}"),
-                f"{plan['remedy']} To hand it in nevertheless, pass --force.",
-            )
-    return await session.store.create(wanted)
+    if plan.get("reason") in _HOPELESS:
+        raise exits.CliError(
+            exits.sentence(f"{plan['reason']}: {plan['message']}"),
+            f"{plan['remedy']} To hand it in nevertheless, pass --force.",
+        )
+    path = client.path_of(kind.Run, value["metadata"]["namespace"])
+    made = await session.ask("POST", path, value)
+    return wire.from_dict(kind.Run, made)
 
 
-async def _plan(out: Output, session: client.Session, wanted: kind.Run) -> None:
+async def _plan(session: client.Session, value: dict[str, Any]) -> dict[str, Any]:
+    path = f"{client.PLATFORM}/namespaces/{value['metadata']['namespace']}/plan"
+    return await session.ask("POST", path, value)
+
+
+async def _show_plan(out: Output, session: client.Session, value: dict[str, Any]) -> None:
     """What the server would make of it, and when it would start."""
     from windlass.cli import rows
 
-    path = f"{client.PLATFORM}/namespaces/{wanted.namespace}/plan"
-    plan = await session.ask("POST", path, wire.to_dict(wanted))
+    plan = await _plan(session, value)
     obj = plan.pop("object")
     if out.mode == "json":
         out.result({"object": obj, "plan": plan})

@@ -144,9 +144,7 @@ WRONG = [
     (["-e", "NOT_SET_ANYWHERE"], exits.USAGE, "NOT_SET_ANYWHERE=VALUE"),
     (["-r", "./none.txt"], exits.NOT_FOUND, "-r numpy"),
     (["--workdir", "/none"], exits.NOT_FOUND, "--workdir ."),
-    (["--timeout", "3x"], exits.INVALID, "1h30m"),
     (["-f", "none.yaml"], exits.NOT_FOUND, "none.yaml"),
-    (["-n", "Bad_Name"], exits.INVALID, "metadata.name"),
 ]
 
 

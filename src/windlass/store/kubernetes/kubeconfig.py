@@ -108,12 +108,14 @@ def merge_context(
     """Adds or replaces the context `name` and its cluster and user in the file at `path`.
 
     `cluster` and `user` are written as kubeconfig writes them (`server`, `token`, ...). Everything
-    else in the file stays. The file is replaced atomically and readable by its owner only, because
+    else in the file stays; a new one is written as JSON, which every reader of YAML reads and our
+    commands read quickly. The file is replaced atomically and readable by its owner only, because
     it holds credentials. It becomes the current context if asked for, or if there is none.
     """
     path = path.expanduser().resolve()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _locked(path):
+        as_json = not path.exists() or path.read_bytes()[:1] == b"{"
         content = _read_yaml(path) if path.exists() else {}
         content.setdefault("apiVersion", "v1")
         content.setdefault("kind", "Config")
@@ -126,7 +128,7 @@ def merge_context(
             _put_entry(content, section, {"name": name, key: value}, path)
         if make_current or not content.get("current-context"):
             content["current-context"] = name
-        _write_atomically(path, content)
+        _write_atomically(path, _dump_json(content) if as_json else _dump_yaml(content))
 
 
 class _NamedCluster(msgspec.Struct):
@@ -167,14 +169,21 @@ def _add_file(merged: Kubeconfig, path: pathlib.Path) -> None:
 
 
 def _read_yaml(path: pathlib.Path) -> dict[str, Any]:
-    # Imported late: commands that need no kubeconfig must not pay for the YAML parser.
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise KubeconfigError(f"cannot read kubeconfig {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise KubeconfigError(f"kubeconfig {path} is not YAML: {error}") from None
+    if text.startswith("{"):
+        # JSON is YAML, too, and read without loading a parser: ours is written so.
+        with contextlib.suppress(msgspec.DecodeError):
+            return msgspec.json.decode(text, type=dict[str, Any])
     import yaml
 
     try:
-        content = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
-    except OSError as error:
-        raise KubeconfigError(f"cannot read kubeconfig {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        content = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+    except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise KubeconfigError(f"kubeconfig {path} is not YAML: {reason}") from None
     if content is None:
@@ -281,16 +290,24 @@ def _locked(path: pathlib.Path) -> Iterator[None]:
         lock.unlink(missing_ok=True)
 
 
-def _write_atomically(path: pathlib.Path, content: dict[str, Any]) -> None:
-    import tempfile
+def _dump_json(content: dict[str, Any]) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
 
+
+def _dump_yaml(content: dict[str, Any]) -> bytes:
     import yaml
+
+    return yaml.safe_dump(content, sort_keys=False, default_flow_style=False).encode()
+
+
+def _write_atomically(path: pathlib.Path, text: bytes) -> None:
+    import tempfile
 
     # mkstemp makes the file readable by its owner only.
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w") as file:
-            yaml.safe_dump(content, file, sort_keys=False, default_flow_style=False)
+        with os.fdopen(handle, "wb") as file:
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
