@@ -19,31 +19,43 @@ from windlass.agent import cgroups, procfs
 SEEDS = range(100 if os.environ.get("WINDLASS_SOAK") else 3)
 PODS = 12
 JOB = """
-echo "start $POD $$" >> {journal}
+journal=$WINDLASS_ROOT/journal/all
+echo "start $POD $$" >> $journal
 (setsid sleep 300 &) ; i=0; while [ $i -lt {steps} ]; do i=$((i+1)); echo line $i; sleep 0.01; done
-echo "end $POD $$" >> {journal}
+echo "end $POD $$" >> $journal
 """
 
 
-def make(engine: Engine, name: str, journal: Path, steps: int) -> None:
+NAMESPACES = ("default", "team")
+"""As root: the owner's own, and one whose pods run under a user id of their own."""
+
+
+def make(engine: Engine, namespace: str, name: str, steps: int) -> None:
     """Shared memory of its own and a memory limit: mounts and cgroups are part of the game."""
+    prepare = {"name": "prepare", "image": "windlass.dev/host", "command": ["sleep", "0.05"]}
     container = {
         "name": "c", "image": "windlass.dev/host",
-        "command": ["sh", "-c", JOB.format(journal=journal, steps=steps)],
+        "command": ["sh", "-c", JOB.format(steps=steps)],
         "env": [{"name": "POD", "value": name}],
         "resources": {"limits": {"memory": "64Mi"}},
-        "volumeMounts": [{"name": "s", "mountPath": "/windlass/scratch"}],
+        "volumeMounts": [
+            {"name": "s", "mountPath": "/dev/shm"}, {"name": "j", "mountPath": "/windlass/journal"}
+        ],
     }  # fmt: skip
     body = {
         "metadata": {"name": name},
         "spec": {
-            "nodeName": NODE, "restartPolicy": "Never", "containers": [container],
-            "volumes": [{"name": "s", "emptyDir": {}}],
+            "nodeName": NODE, "restartPolicy": "Never",
+            "initContainers": [prepare], "containers": [container],
+            "volumes": [
+                {"name": "s", "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}},
+                {"name": "j", "hostPath": {"path": "/windlass/team/journal"}},
+            ],
         },
     }  # fmt: skip
     client = engine.server.rest()
     try:
-        assert client.post("/api/v1/namespaces/default/pods", body).status == 201
+        assert client.post(f"/api/v1/namespaces/{namespace}/pods", body).status == 201
     finally:
         client.close()
 
@@ -51,7 +63,7 @@ def make(engine: Engine, name: str, journal: Path, steps: int) -> None:
 def shims(engine: Engine) -> dict[str, int]:
     """Pod uid -> the shim that runs for it."""
     found = {}
-    for record in engine.folder.glob("state/agent/pods/*/containers/c/0/shim.json"):
+    for record in engine.folder.glob("state/agent/pods/*/containers/*/0/shim.json"):
         with contextlib.suppress(FileNotFoundError):
             process = procfs.Process(**json.loads(record.read_text()))
             if procfs.is_alive(process):
@@ -87,19 +99,21 @@ def test_every_pod_runs_at_most_once_and_nothing_is_left(tmp_path: Path, seed: i
     rng = random.Random(seed)
     engine = Engine(tmp_path)
     engine.start()
-    journal = tmp_path / "journal"
-    journal.touch()
+    client = engine.server.rest()
+    client.post("/api/v1/namespaces", {"metadata": {"name": "team"}})
+    client.close()
     before = Path("/proc/mounts").read_text()
     try:
         lost = set()
         for number in range(PODS):
-            make(engine, f"p{number}", journal, rng.randrange(1, 60))
+            make(engine, rng.choice(NAMESPACES), f"p{number}", rng.randrange(1, 60))
             time.sleep(rng.uniform(0, 0.1))
             lost.add(strike(engine, rng))
         pods = ended(engine)
-        check(pods, journal, lost, engine)
+        check(pods, lost, engine)
         client = engine.server.rest()
-        client.delete("/api/v1/namespaces/default/pods")
+        for namespace in NAMESPACES:
+            client.delete(f"/api/v1/namespaces/{namespace}/pods")
         client.close()
         until(lambda: not list((engine.folder / "state/agent/pods").iterdir()))
         left = [p for p in procfs.descendants(1) if _of(p, engine.folder)]
@@ -111,7 +125,7 @@ def test_every_pod_runs_at_most_once_and_nothing_is_left(tmp_path: Path, seed: i
 
 
 def ended(engine: Engine) -> list[dict[str, Any]]:
-    path = "/api/v1/namespaces/default/pods"
+    path = "/api/v1/pods"
 
     def all_ended() -> bool:
         phases = [pod["status"]["phase"] for pod in engine.get(path)["items"]]
@@ -122,8 +136,9 @@ def ended(engine: Engine) -> list[dict[str, Any]]:
     return found
 
 
-def check(pods: list[dict[str, Any]], journal: Path, lost: set[str], engine: Engine) -> None:
-    entries = [line.split() for line in journal.read_text().splitlines()]
+def check(pods: list[dict[str, Any]], lost: set[str], engine: Engine) -> None:
+    journals = engine.folder.glob("state/agent/teams/*/journal/all")
+    entries = [line.split() for file in journals for line in file.read_text().splitlines()]
     for pod in pods:
         name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
         starts = [entry for entry in entries if entry[:2] == ["start", name]]
@@ -136,8 +151,9 @@ def check(pods: list[dict[str, Any]], journal: Path, lost: set[str], engine: Eng
             numbers = [int(line.split()[-1]) for line in text.splitlines()]
             assert numbers == list(range(1, len(numbers) + 1))
         else:
-            (state,) = status.get("containerStatuses") or [{}]
-            reason = state.get("state", {}).get("terminated", {}).get("reason")
+            states = [*status["initContainerStatuses"], *status["containerStatuses"]]
+            ends = [s["state"]["terminated"] for s in states if "terminated" in s["state"]]
+            reason = next(end["reason"] for end in ends if end["exitCode"])
             assert reason in ("ShimLost", "Error"), status
             assert (reason == "ShimLost") <= (uid in lost)
 
