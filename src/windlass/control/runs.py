@@ -187,7 +187,7 @@ class Runs:
         # Without a resourceVersion: it takes nothing from anybody, and only we write it.
         await self._store.patch(
             run.Run, owner.name, owner.namespace, subresource="status",
-            patch={"status": {"progress": _progress_patch(told)}},
+            patch={"status": {"progress": _progress_patch(told, owner.status.progress)}},
         )  # fmt: skip
         return None
 
@@ -255,7 +255,7 @@ class Runs:
         status = status_patch(owner, move, self._now())
         told = None if owner.status.phase == "Queued" else await self._progress(owner)
         if told is not None and told != owner.status.progress:
-            status["progress"] = _progress_patch(told)
+            status["progress"] = _progress_patch(told, owner.status.progress)
         written = await self._patch(owner, status)
         log.info(
             "run %s/%s: %s -> %s %s", owner.namespace, owner.name, owner.status.phase, move.to,
@@ -272,9 +272,12 @@ class Runs:
         )  # fmt: skip
 
 
-def _progress_patch(told: run.Progress) -> dict[str, Any]:
+def _progress_patch(told: run.Progress, before: run.Progress | None) -> dict[str, Any]:
     """The whole of it: metrics that are no longer reported go."""
-    return {"fraction": told.fraction, "metrics": told.metrics}
+    metrics: dict[str, float | None] | None = None
+    if told.metrics is not None:
+        metrics = dict.fromkeys((before.metrics if before else None) or ()) | told.metrics
+    return {"fraction": told.fraction, "metrics": metrics}
 
 
 def _sooner(*moments: float | None) -> float | None:
