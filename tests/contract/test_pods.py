@@ -199,3 +199,12 @@ def test_labels_of_a_pod_may_change(api: Rest, ns: str) -> None:
     make(api, ns)
     patched = ok(api.merge(core(ns, "pods", "a"), {"metadata": {"labels": {"x": "1"}}}))
     assert patched["metadata"]["labels"] == {"x": "1"}
+
+
+def test_annotations_may_be_written_along_with_the_status(api: Rest, ns: str) -> None:
+    make(api, ns, annotations={"kept": "1"})
+    body = {"metadata": {"annotations": {"x/progress": "0.5"}}, "status": {"phase": "Running"}}
+    ok(api.merge(core(ns, "pods", "a", "status"), body))
+    found = ok(api.get(core(ns, "pods", "a")))
+    assert found["metadata"]["annotations"] == {"kept": "1", "x/progress": "0.5"}
+    assert found["status"]["phase"] == "Running"
