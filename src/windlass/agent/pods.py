@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import datetime
 import logging
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -331,7 +330,8 @@ class Worker:
         if groups is not None:
             for container in containers.all_in(self._folder):
                 groups.group(containers.group_name(self._folder, container.name)).remove()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._folder.exists():
+            volumes.remove(self._folder)
 
     def _stop(self, running: list[Container], grace: float, signal_name: str) -> None:
         """Once, or again if there is less grace than was told."""

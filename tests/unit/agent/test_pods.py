@@ -140,3 +140,11 @@ async def test_an_api_that_is_away_costs_time_but_no_status(node, monkeypatch):
     await node.create("exit 5")
     assert ended(await node.phase("Failed")).exit_code == 5
     assert failures == [0]
+
+
+async def test_folders_that_a_job_closed_to_itself_go_with_the_pod(node):
+    await node.create("mkdir -p a/b/c && touch a/b/f && chmod 500 a/b && chmod 0 a; ln -s / a0")
+    pod = await node.phase("Succeeded")
+    await node.store.delete(kubernetes.Pod, "p", "team", grace_seconds=0)
+    await node.gone(node.folder / "pods" / pod.uid)
+    assert os.stat("/").st_mode & 0o077
