@@ -282,6 +282,19 @@ def test_whoami_events_and_top(engine: Engine) -> None:
     assert "cpu" in engine.ok("top", "nodes").out
 
 
+def test_who_may_not_is_told_so_and_whom_to_ask(engine: Engine, tmp_path: Path) -> None:
+    config = json.loads((engine.state / "kubeconfig").read_text())
+    config["users"][0]["user"]["as"] = "bob"
+    as_bob = tmp_path / "kubeconfig"
+    as_bob.write_text(json.dumps(config))
+    for command in (("ps",), ("why", "x"), ("submit", "--", "true"), ("stop", "x"), ("logs", "x")):
+        result = engine(command[0], "--kubeconfig", as_bob, *command[1:])
+        assert result.code == exits.FORBIDDEN, (command, result.err)
+        assert "bob" in result.err
+        assert "Ask an administrator" in result.err
+    assert engine.ok("whoami", "--kubeconfig", as_bob, "-q").out == "bob\n"
+
+
 def test_rerun_and_a_file_with_overrides(engine: Engine, tmp_path: Path) -> None:
     file = tmp_path / "once.yaml"
     engine.ok("init", file, "--", "sh", "-c", "echo run $N")
