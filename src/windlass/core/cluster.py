@@ -79,6 +79,20 @@ class Cluster:
         twin._undo = []
         return twin
 
+    def part(self, where: Ints) -> Cluster:
+        """Some of the nodes (ascending) as a cluster of their own, host ports free; rows for it
+        come from `rows_in`."""
+        twin = copy.copy(self)
+        twin.nodes = [self.nodes[i] for i in where]
+        twin.index = {node.name: i for i, node in enumerate(twin.nodes)}
+        twin.capacity, twin.free = self.capacity[:, where], self.free[:, where]
+        twin.open, twin.price = self.open[where], self.price[where]
+        twin.bank, twin.ports = self.bank.part(where), {}
+        twin.domains = [ids[where] for ids in self.domains]
+        twin._masks, twin._points, twin._caps, twin._synced = {}, {}, {}, {}
+        twin._touched, twin._undo = [], []
+        return twin
+
     # --- facts about nodes
 
     def update(self, node: Node) -> None:
@@ -149,6 +163,23 @@ class Cluster:
             changed = np.unique(np.array(self._touched[seen:], np.int64))
             caps[changed] = self._fit(shape, changed)
         self._synced[shape.id] = len(self._touched)
+        return caps
+
+    def caps_at(self, shape: Shape, where: Ints) -> Ints:
+        """`caps` of some nodes, found anew: for a cluster that is asked about few of them."""
+        return self._fit(shape, where)
+
+    def caps_without(self, shape: Shape, members: Ints, devices: Ints) -> Ints:
+        """`caps` if rows as `shift` takes them were given back, for a shape without host ports.
+        Nothing changes, and only nodes that the rows name are looked at."""
+        caps = self.caps(shape)
+        nodes = np.unique(members[0])
+        if not len(nodes):
+            return caps
+        part = self.part(nodes)
+        part.shift(*rows_in(nodes, self.bank.compute.shape[1], members, devices), +1)
+        caps = caps.copy()
+        caps[nodes] = part.caps_at(shape, np.arange(len(nodes)))
         return caps
 
     def sync(self) -> None:
@@ -309,6 +340,16 @@ class Cluster:
         ids = self.domains[level]
         sums = np.bincount(ids, weights=caps, minlength=int(ids.max(initial=-1)) + 1)
         return sums.astype(np.int64)
+
+
+def rows_in(where: Ints, width: int, members: Ints, devices: Ints) -> tuple[Ints, Ints]:
+    """Rows of a cluster as rows of its part `where`; `width` is that of its bank."""
+    here, there = np.isin(members[0], where), np.isin(devices[0] // max(width, 1), where)
+    members, devices = members[:, here], devices[:, there]
+    members[0] = np.searchsorted(where, members[0])
+    if width:
+        devices[0] = np.searchsorted(where, devices[0] // width) * width + devices[0] % width
+    return members, devices
 
 
 def _domain_ids(nodes: Iterable[Node], depth: int) -> Ints:

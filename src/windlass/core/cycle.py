@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Iterator, Sequence
 
 from windlass.core import (
@@ -27,7 +27,6 @@ from windlass.core import (
     verdicts,
     wanted,
 )
-from windlass.core.cluster import Cluster
 from windlass.core.facts import (
     Decision,
     Eviction,
@@ -41,7 +40,7 @@ from windlass.core.facts import (
     Verdict,
     Wanted,
 )
-from windlass.core.place import Failure, Scene, Wish, Work
+from windlass.core.place import Failure, Scene, Wish, Work, sit_down
 from windlass.core.queues import SHARE_UNIT, Shortage, Sums
 from windlass.core.shapes import Shape
 from windlass.core.state import Snapshot
@@ -65,9 +64,11 @@ def run(snapshot: Snapshot, now: float, policy: Policy) -> Cycle:
     #    reserve, or say why not. Whoever comes later cannot delay a reservation made here.
     for unit in cycle.turns():
         cycle.consider(unit)
-    # 5. What nobody needed goes to units that can use more than their least.
+    # 5. Who has a right to room on which others are about to start takes it before they do.
+    preempt.second_look(cycle)
+    # 6. What nobody needed goes to units that can use more than their least.
     elastic.grow(cycle)
-    # 6. Which nodes that do not exist yet would help those who still wait.
+    # 7. Which nodes that do not exist yet would help those who still wait.
     wanted.look(cycle)
     return cycle
 
@@ -78,6 +79,21 @@ class Stuck:
 
     count: int
     failure: Failure
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ask:
+    """A waiting unit at its turn."""
+
+    unit: Unit
+    wishes: Sequence[Wish]
+    need: Sums
+    """What its least counts for in quotas."""
+    members: int
+    end: float | None
+    """When it is expected to end if it starts now."""
+    beside: tuple[shadows.Held, ...]
+    """Promises that it would run into."""
 
 
 class Cycle:
@@ -93,9 +109,9 @@ class Cycle:
             scorer=snapshot.history.demand,
         )
         self.tree = snapshot.tree.fork()
-        self.running = dict(snapshot.running)
+        self.running = ChainMap[str, Running]({}, snapshot.running)
         """Who holds room, with what this decision adds."""
-        self.held = dict(snapshot.held)
+        self.held = ChainMap[str, Sums]({}, snapshot.held)
         self.standing = order.Standing(snapshot.history.at(now), self._held_by_user())
         self.placements: dict[str, Placement] = {}
         self.evictions: list[Eviction] = []
@@ -155,6 +171,7 @@ class Cycle:
             self.scene.cluster.occupy(roles[seat.role], seat)
         held = amounts.of_seats(self.scene.cluster, unit.roles, seats)
         self.tree.add(unit.queue, held, firm=not unit.preemptible)
+        self.scene.crowd.seat(unit, seats)
         reserve.also_take(self, unit, seats, self.expected_end(unit))
 
     # --- 4
@@ -202,6 +219,7 @@ class Cycle:
         known = alike.told(self, unit)
         if known is not None:
             self.verdicts[key] = known
+            preempt.treat_alike(self, known.unit, unit)
             return
         promise = reserve.lift(self, unit)
         before = self.memory.moves
@@ -226,24 +244,24 @@ class Cycle:
         else:
             found = self.tree.shortage(unit.queue, self.need(unit), firm=not unit.preemptible)
             if found is None:
-                return self._find_room(narrowed, promise)
-            if preempt.within_queue(self, narrowed, found):
+                return self._find_room(self.ask(narrowed), promise)
+            if preempt.within_queue(self, self.ask(narrowed), found):
                 return None
             shortage = found
         reserve.keep(self, promise)
         return self._wait(unit, verdicts.over_quota(unit, shortage))
 
-    def _find_room(self, unit: Unit, promise: shadows.Held | None) -> Verdict | None:
+    def _find_room(self, ask: Ask, promise: shadows.Held | None) -> Verdict | None:
         """For a unit that its quotas let start."""
-        beside = reserve.crossed(self, unit, self.expected_end(unit))
-        kept = reserve.shortage(self, unit, self.need(unit), beside) if beside else None
+        unit = ask.unit
+        kept = reserve.shortage(self, unit, ask.need, ask.beside) if ask.beside else None
         if kept is not None:
             reserve.keep(self, promise)
             return self._wait(unit, verdicts.over_quota(unit, kept))
-        failure = self.start(unit)
+        failure = self.start(ask)
         if failure is None or reserve.claim(self, unit, promise):
             return None
-        if preempt.make_room(self, unit, failure):
+        if preempt.make_room(self, ask, failure):
             return None
         verdict = preempt.with_remark(self, verdicts.no_room(self, unit, failure))
         held = reserve.reserve(self, unit, promise)
@@ -265,36 +283,32 @@ class Cycle:
             return verdicts.not_yet(unit)
         return None
 
-    def start(self, unit: Unit) -> Failure | None:
+    def start(self, ask: Ask) -> Failure | None:
         """Places the least of a unit, with the best acceptable model; or says what is missing."""
         failures: list[Failure] = []
-        for model in models.in_turn(unit):
-            seats = self.try_place(unit, model)
+        for model in models.in_turn(ask.unit):
+            seats = self.try_place(ask, model)
             if not isinstance(seats, Failure):
-                self.commit(unit, seats)
+                self.commit(ask.unit, seats)
                 return None
             failures.append(seats)
         best = max(failures, key=lambda failure: failure.room)
         return dataclasses.replace(best, resolved=all(f.resolved for f in failures))
 
-    def try_place(self, unit: Unit, model: str = "") -> tuple[Seat, ...] | Failure:
+    def try_place(self, ask: Ask, model: str = "") -> tuple[Seat, ...] | Failure:
         """As `place.place`, but what is known to be stuck is not tried again."""
-        wishes = place.least_of(unit)
-        end = self.expected_end(unit)
-        beside = reserve.crossed(self, unit, end)
-        key = self._kind(unit, wishes, beside, model)
-        members = sum(wish.count for wish in wishes)
+        wishes, key = ask.wishes, self.kind(ask, model)
         known = self._stuck.get(key)
-        if known is not None and members >= known.count:
+        if known is not None and ask.members >= known.count:
             return _as_told_to(known.failure, wishes)
         if self.work.exhausted:
             return Failure(wishes[0].role, wishes[0].count, 0, resolved=False)
         scene = self.scene
         scene.model = model
-        answer = reserve.place_beside(self, unit, wishes, end, beside)
+        answer = reserve.place_beside(self, ask.unit, wishes, ask.end, ask.beside)
         scene.model = ""
         if isinstance(answer, Failure):
-            self._stuck[key] = Stuck(members, answer)
+            self._stuck[key] = Stuck(ask.members, answer)
         return answer
 
     def commit(self, unit: Unit, seats: tuple[Seat, ...]) -> None:
@@ -309,6 +323,21 @@ class Cycle:
         self.running[unit.key] = Running(unit, seats, self.now, end, self.now)
         self.scene.crowd.seat(unit, seats)
         reserve.also_take(self, unit, seats, end)
+
+    def withdraw(self, key: str) -> None:
+        """A unit that was about to start does not: somebody has a better right to its room."""
+        del self.placements[key]
+        running, held = self.running.pop(key), self.held.pop(key)
+        unit, roles = running.unit, {role.name: role for role in running.unit.roles}
+        for seat in running.seats:
+            self.scene.cluster.release(roles[seat.role], seat)
+        self.scene.cluster.settle()
+        self.tree.add(unit.queue, held, firm=not unit.preemptible, sign=-1)
+        self.scene.crowd.leave(running)
+        reserve.give_back(self, running)
+        self.ledger = releases.Ledger(self.snapshot.releases)
+        self._stuck.clear()
+        alike.forget(self)
 
     def _wait(self, unit: Unit, verdict: Verdict) -> Verdict:
         if self.tree.queues[unit.queue].strict:
@@ -357,16 +386,20 @@ class Cycle:
             seconds = self.standing.predictor.expected(unit)
         return None if seconds is None else self.now + seconds
 
-    def _kind(
-        self, unit: Unit, wishes: Sequence[Wish], beside: Sequence[shadows.Held], model: str
-    ) -> object:
+    def ask(self, unit: Unit) -> Ask:
+        wishes, end = place.least_of(unit), self.expected_end(unit)
+        members = sum([wish.count for wish in wishes])
+        return Ask(unit, wishes, self.need(unit), members, end, reserve.crossed(self, unit, end))
+
+    def kind(self, ask: Ask, model: str = "") -> object:
         """Everything that the answer to "does it fit" depends on, but the number of members."""
-        shapes = tuple(self.scene.cluster.shape_of(wish.role, model).id for wish in wishes)
-        terms = tuple((w.role.affinities, w.role.spreads, w.role.labels) for w in wishes)
+        unit, wishes = ask.unit, ask.wishes
+        shapes = tuple([self.scene.cluster.shape_of(wish.role, model).id for wish in wishes])
+        terms = tuple([(w.role.affinities, w.role.spreads, w.role.labels) for w in wishes])
         apart = self.scene.crowd.repels or any(a or s for a, s, _ in terms)
         namespace = unit.namespace if apart else ""
-        counts = tuple(wish.count for wish in wishes) if len(wishes) > 1 else ()
-        return shapes, counts, unit.topology, beside, terms, namespace
+        counts = tuple([wish.count for wish in wishes]) if len(wishes) > 1 else ()
+        return shapes, counts, unit.topology, ask.beside, terms, namespace
 
     def _held_by_user(self) -> dict[tuple[str, str], int]:
         shares: dict[tuple[str, str], int] = {}
@@ -417,17 +450,3 @@ def _as_told_to(failure: Failure, wishes: Sequence[Wish]) -> Failure:
     if len(wishes) > 1:
         return failure
     return dataclasses.replace(failure, role=wishes[0].role, wanted=wishes[0].count)
-
-
-def sit_down(cluster: Cluster, unit: Unit, seats: Sequence[Seat]) -> bool:
-    """Takes the very seats if all of them are free; else nothing."""
-    roles, mark = {role.name: role for role in unit.roles}, cluster.mark()
-    for seat in seats:
-        if not cluster.admits(roles[seat.role], seat):
-            cluster.rollback(mark)
-            return False
-        cluster.occupy(roles[seat.role], seat)
-    return True
-
-
-models_of = models.in_turn

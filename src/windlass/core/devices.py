@@ -70,6 +70,19 @@ class Bank:
         twin.unlocked = self.unlocked.copy()
         return twin
 
+    def part(self, where: Ints) -> Bank:
+        """The devices of some nodes only."""
+        twin = copy.copy(self)
+        twin.devices = [self.devices[i] for i in where]
+        twin.place = [self.place[i] for i in where]
+        twin._layout = [self._layout[i] for i in where]
+        twin._full = (self._full[0][where], self._full[1][where])
+        twin._eligible = {request: rows[where] for request, rows in self._eligible.items()}
+        twin.compute, twin.memory = self.compute[where], self.memory[where]
+        twin.mode, twin.used = self.mode[where], self.used[where]
+        twin.unlocked = self.unlocked[where]
+        return twin
+
     # --- how many fit
 
     def fit(self, shape: Shape, where: Ints, *, empty: bool = False) -> Ints:

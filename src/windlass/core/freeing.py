@@ -9,6 +9,7 @@ who is left in the set could be spared. It changes nothing but its own copies.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
@@ -50,9 +51,8 @@ class Trial:
         self.quota = quota
         """Whether quotas are in the way, or would be if the wrong pieces went."""
         self.base = base
-        keep_promised(cycle, self.base)
         self.wishes = place.least_of(self.unit)
-        self.domains = _domains_of(self.base, self.unit)
+        self.domains = domains_of(self.base, self.unit)
         """Per node, the number of the domain inside which all members must be."""
         self.within = _outside_reservations(cycle, self.unit)
         terms = any(w.role.affinities or w.role.spreads for w in self.wishes)
@@ -73,21 +73,20 @@ class Trial:
         return trial
 
     def fits(self, gone: Mask) -> bool:
-        cluster = self.cluster(gone)
-        if self.alike:
-            return self.fits_in(cluster)
-        return not isinstance(self.place(cluster, gone), Failure)
+        if not self.alike:
+            return not isinstance(self.place(self.cluster(gone), gone), Failure)
+        sums = np.bincount(self.domains, weights=self.caps(gone))
+        return bool(len(sums)) and int(sums.max()) >= self.wishes[0].count
 
-    def fits_in(self, cluster: Cluster) -> bool:
-        """Only for members that are alike."""
-        (wish,) = self.wishes
-        caps = self.caps(cluster)
-        sums = np.bincount(self.domains, weights=caps)
-        return bool(len(sums)) and int(sums.max()) >= wish.count
-
-    def caps(self, cluster: Cluster) -> Ints:
-        self.cycle.work.spend(len(cluster))
-        caps = cluster.caps(cluster.shape_of(self.wishes[0].role))
+    def caps(self, gone: Mask) -> Ints:
+        """Where members fit once these are gone, if they are alike."""
+        self.cycle.work.spend(len(self.base))
+        shape, flat = self.base.shape_of(self.wishes[0].role), self.pool.flat
+        if shape.ports or any(request.form == "partition" for request in shape.requests):
+            caps = self.cluster(gone).caps(shape)
+        else:
+            rows = flat.members[:, gone[flat.seat_of]], flat.devices[:, gone[flat.grant_of]]
+            caps = self.base.caps_without(shape, *rows)
         return caps if self.within is None else np.where(self.within, caps, 0)
 
     def place(
@@ -117,7 +116,7 @@ class Trial:
 
 def has_hope(cycle: Cycle, unit: Unit, cluster: Cluster) -> bool:
     """A quick look: whether each role alone would fit in one domain of such a cluster."""
-    domains = _domains_of(cluster, unit)
+    domains = domains_of(cluster, unit)
     for wish in place.least_of(unit):
         cycle.work.spend(len(cluster))
         sums = np.bincount(domains, weights=cluster.caps(cluster.shape_of(wish.role)))
@@ -204,11 +203,10 @@ def _cheapest_nodes(trial: Trial, gone: Mask) -> Mask | None:
     if not trial.alike:
         return None
     (wish,), pool = trial.wishes, trial.pool
-    cluster = trial.cluster(gone)
-    caps = trial.caps(cluster)
+    caps = trial.caps(gone)
     flat, seats = pool.flat, gone[pool.flat.seat_of]
     cost = np.bincount(
-        flat.members[0, seats], (pool.lost * pool.size + 1)[flat.seat_of[seats]], len(cluster)
+        flat.members[0, seats], (pool.lost * pool.size + 1)[flat.seat_of[seats]], len(caps)
     )
     ids = trial.domains
     sums, costs = np.bincount(ids, weights=caps), np.bincount(ids, weights=cost)
@@ -224,7 +222,7 @@ def _cheapest_nodes(trial: Trial, gone: Mask) -> Mask | None:
             best = (total, nodes[:enough])
     if best is None:
         return None
-    mask = np.zeros(len(cluster), np.bool_)
+    mask = np.zeros(len(caps), np.bool_)
     mask[best[1]] = True
     return mask
 
@@ -282,13 +280,23 @@ def free_ports(cluster: Cluster, pieces: Iterable[Piece]) -> None:
 
 def keep_promised(cycle: Cycle, cluster: Cluster) -> None:
     """Ports and slices that are promised stay taken, also where a victim still has them."""
-    for key in cycle.nominations:
-        unit = cycle.snapshot.waiting[key]
-        roles = {role.name: role for role in unit.roles}
+    for role, seat in insistent(cycle):
+        node = cluster.index.get(seat.node)
+        if node is not None:
+            _insist(cluster, node, role, seat)
+
+
+def insistent(cycle: Cycle) -> list[tuple[Role, Seat]]:
+    """Promised seats with ports or slices: what one leaves there another cannot share."""
+    seen, found = cycle.desk.insistent
+    for key in itertools.islice(cycle.nominations, seen, None):
+        roles = {role.name: role for role in cycle.snapshot.waiting[key].roles}
         for seat in cycle.nominations[key].seats:
-            node = cluster.index.get(seat.node)
-            if node is not None:
-                _insist(cluster, node, roles[seat.role], seat)
+            role = roles[seat.role]
+            if role.ports or any(grant.form == "partition" for grant in seat.grants):
+                found.append((role, seat))
+    cycle.desk.insistent = (len(cycle.nominations), found)
+    return found
 
 
 def _insist(cluster: Cluster, node: int, role: Role, seat: Seat) -> None:
@@ -299,7 +307,7 @@ def _insist(cluster: Cluster, node: int, role: Role, seat: Seat) -> None:
             cluster.bank.used.reshape(-1)[device] |= slices
 
 
-def _domains_of(cluster: Cluster, unit: Unit) -> Ints:
+def domains_of(cluster: Cluster, unit: Unit) -> Ints:
     topology = unit.topology
     if topology is not None and topology.required:
         if topology.level in cluster.levels:

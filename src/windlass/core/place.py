@@ -384,3 +384,14 @@ def _all_in(
         return Failure(wish.role, wish.count, room)
     order = {wish.role.name: i for i, wish in enumerate(wishes)}
     return tuple(sorted(seats, key=lambda seat: (order[seat.role], seat.index)))
+
+
+def sit_down(cluster: Cluster, unit: Unit, seats: Sequence[Seat]) -> bool:
+    """Takes the very seats if all of them are free; else nothing."""
+    roles, mark = {role.name: role for role in unit.roles}, cluster.mark()
+    for seat in seats:
+        if not cluster.admits(roles[seat.role], seat):
+            cluster.rollback(mark)
+            return False
+        cluster.occupy(roles[seat.role], seat)
+    return True

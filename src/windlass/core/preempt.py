@@ -13,23 +13,33 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from windlass.core import amounts, freeing, models, order, place, reserve, roster, verdicts, victims
+from windlass.core import (
+    amounts,
+    freeing,
+    models,
+    order,
+    queues,
+    releases,
+    roster,
+    verdicts,
+    victims,
+)
 from windlass.core.cluster import Cluster
-from windlass.core.facts import Eviction, Nomination, Running, Seat, Unit, Verdict
+from windlass.core.facts import Eviction, Nomination, Role, Running, Seat, Unit, Verdict
 from windlass.core.freeing import Plan, Trial
-from windlass.core.place import Failure
+from windlass.core.place import Failure, sit_down
 from windlass.core.queues import Shortage, Sums, Tree
-from windlass.core.roster import Flat, Piece
-from windlass.core.victims import Claim, Pool
+from windlass.core.roster import Columns, Flat, Piece
+from windlass.core.victims import Claim, Hope, Pool, Standing
 from windlass.kinds.reasons import Reason
 
 if TYPE_CHECKING:
-    from windlass.core.cycle import Cycle
+    from windlass.core.cycle import Ask, Cycle
 
 
 _NOT_ENOUGH = "stopping all that it may preempt would not make enough room"
@@ -46,16 +56,46 @@ class Refusal:
 
 
 @dataclasses.dataclass(slots=True)
+class Outlook:
+    """The cluster while those who were told to go leave."""
+
+    at: tuple[int, int]
+    """After how many promises and evictions."""
+    placed: int
+    """Starts that it knows of."""
+    worst: Cluster
+    """What can be counted on beside new victims. What others will have left counts only once they
+    are gone: else a decision about the same facts could go further than the one before it."""
+    later: Cluster
+    """Once all of them are gone."""
+    worst_hope: Hope
+    later_hope: Hope
+
+
+@dataclasses.dataclass(slots=True)
 class Desk:
     """What preemption remembers within one decision."""
 
     refused: dict[object, Refusal] = dataclasses.field(default_factory=dict)
     why: str = ""
     """Why nobody was stopped for the unit that asked last; empty: there was nobody to stop."""
-    told: dict[str, Piece] | None = None
-    """Units told to go, now or before, and those of their members that do; None: not asked yet."""
+    standings: dict[tuple[str, order.Key], Standing] = dataclasses.field(default_factory=dict)
+    columns: dict[str, Columns] = dataclasses.field(default_factory=dict)
+    """Queue -> who runs in it; later on with those who start."""
+    entitled: dict[str, frozenset[str]] = dataclasses.field(default_factory=dict)
+    """Units that were refused although they may take back what others borrow, and the resources
+    whose quota was in the way."""
+    late: bool = False
+    """Everybody had a turn: units that start in this decision are as good as running."""
+    told: dict[str, Piece] = dataclasses.field(default_factory=dict)
+    """Units told to go, now or before, and those of their members that do."""
+    seen_before: bool = False
+    evicted: int = 0
+    """Evictions that are among the told already."""
     leaving: Flat | None = None
     """What they hold, once it was laid out."""
+    left: tuple[int, dict[str, Sums]] = (0, {})
+    """By queue, what so many of them leave."""
     repaired: list[str] | None = None
     starting: dict[str, list[tuple[Unit, Sums]]] = dataclasses.field(default_factory=dict)
     seen: int = 0
@@ -69,28 +109,68 @@ class Desk:
     """Shape id -> what `victims` found out about it, and at which version of the cluster."""
     later: tuple[Cluster, Tree] | None = None
     """As it will be without them, with the promises that were kept so far."""
+    worst: tuple[tuple[int, int, int], Tree] | None = None
+    """The tree by what can be counted on, and after how many starts, promises and evictions."""
+    outlook: Outlook | None = None
+    promised: tuple[int, Flat] | None = None
+    """What so many promises hold."""
+    insistent: tuple[int, list[tuple[Role, Seat]]] = (0, [])
+    """Of so many promises, the seats that `freeing` keeps taken whoever leaves."""
+
+    def forget(self) -> None:
+        """Room came back: what did not fit may fit now."""
+        self.refused, self.standings, self.hopes = {}, {}, {}
+        self.columns, self.members, self.worst, self.outlook = {}, {}, None, None
+        self.starting, self.seen, self.leaving = {}, 0, None
 
 
-def within_queue(cycle: Cycle, unit: Unit, shortage: Shortage) -> bool:
+def within_queue(cycle: Cycle, ask: Ask, shortage: Shortage) -> bool:
     """A quota is in the way: those whom the unit outranks, or who borrow from it, may go."""
     if shortage.rule == "guarantee":
+        cycle.desk.why = ""
         return False  # held by units that must not be preempted
-    return _attempt(cycle, unit, frozenset((shortage.resource,)))
+    return _attempt(cycle, ask, frozenset((shortage.resource,)), None)
 
 
-def make_room(cycle: Cycle, unit: Unit, failure: Failure) -> bool:
+def make_room(cycle: Cycle, ask: Ask, failure: Failure) -> bool:
     """The queue may use more, but there is no room."""
     shape = cycle.scene.cluster.shape_of(failure.role)
     if cycle.most_when_empty(shape) < failure.wanted:
+        cycle.desk.why = ""
         return False  # not even in an empty cluster
-    return _attempt(cycle, unit, frozenset())
+    return _attempt(cycle, ask, frozenset(), failure)
+
+
+def second_look(cycle: Cycle) -> None:
+    """Units that have the right to room on which others start in this very decision take it back
+    before those start: else the next decision would have to stop them."""
+    desk = cycle.desk
+    desk.late, again = True, bool(desk.entitled)
+    while again and any(victims.withdrawable(cycle)):
+        again = False
+        desk.forget()
+        for key, over in list(desk.entitled.items()):
+            unit = models.permitted(cycle.scene.cluster, cycle.tree, cycle.snapshot.waiting[key])
+            if key in cycle.placements or key in cycle.nominations or not isinstance(unit, Unit):
+                continue
+            before = dict.fromkeys(cycle.placements)
+            if _attempt(cycle, cycle.ask(unit), over, None):
+                again = True
+                desk.forget()
+                for withdrawn in before.keys() - cycle.placements.keys():
+                    cycle.consider(cycle.snapshot.waiting[withdrawn])
+
+
+def treat_alike(cycle: Cycle, known: str, unit: Unit) -> None:
+    """A unit was told what another of its kind had been told: it has the same rights."""
+    over = cycle.desk.entitled.get(known)
+    if over is not None:
+        cycle.desk.entitled[unit.key] = over
 
 
 def comes_free(cycle: Cycle, unit: Unit, seats: Sequence[Seat]) -> bool:
     """Whether a promised place will be free when all who were told to go before are gone. If not,
     somebody did not go or came between, and the promise is void."""
-    from windlass.core.cycle import sit_down
-
     if cycle.desk.later is None:
         later = freeing.relieved(cycle.scene.cluster, _leaving(cycle), None)
         freeing.free_ports(later, _told(cycle).values())
@@ -113,21 +193,34 @@ def with_remark(cycle: Cycle, verdict: Verdict) -> Verdict:
     return dataclasses.replace(verdict, message=f"{verdict.message}; {cycle.desk.why}")
 
 
-def _attempt(cycle: Cycle, unit: Unit, over: frozenset[str]) -> bool:
-    cycle.desk.why = ""
-    if not (cycle.policy.preempt or cycle.policy.reclaim) or not cycle.snapshot.running:
+def _attempt(cycle: Cycle, ask: Ask, over: frozenset[str], failure: Failure | None) -> bool:
+    unit, desk = ask.unit, cycle.desk
+    desk.why = ""
+    if not (cycle.policy.preempt or cycle.policy.reclaim):
         return False
-    wishes, beside = place.least_of(unit), reserve.crossed(cycle, unit, cycle.expected_end(unit))
-    kind = (unit.queue, unit.preemptible, over, cycle._kind(unit, wishes, beside, ""))
-    rank, members = _rank(cycle, unit), sum(wish.count for wish in wishes)
-    known = cycle.desk.refused.get(kind)
-    if known is not None and members >= known.members and rank >= known.rank:
-        cycle.desk.why = known.why
+    rank = _rank(cycle, unit)
+    standing = desk.standings.get((unit.queue, rank))
+    if standing is None:
+        standing = desk.standings[unit.queue, rank] = victims.standing(
+            cycle, unit, _promised(cycle)
+        )
+    entitled = cycle.policy.reclaim and _may_be_inside(cycle, ask, standing)
+    if entitled:
+        desk.entitled[unit.key] = over
+    if not (entitled or standing):
+        return False  # there is nobody
+    kind = (unit.queue, unit.preemptible, over, cycle.kind(ask))
+    known = desk.refused.get(kind)
+    if known is not None and ask.members >= known.members and rank >= known.rank:
+        desk.why = known.why
         return False
-    if not cycle.work.exhausted and _find_room(cycle, unit, over):
-        return True
-    if known is None or members <= known.members:
-        cycle.desk.refused[kind] = Refusal(members, rank, cycle.desk.why)
+    if _hope(cycle, ask, standing, failure) or entitled:
+        if not cycle.work.exhausted and _find_room(cycle, ask, over, entitled=entitled):
+            return True
+    else:
+        desk.why = _NOT_ENOUGH
+    if known is None or ask.members <= known.members:
+        desk.refused[kind] = Refusal(ask.members, rank, desk.why)
     return False
 
 
@@ -140,10 +233,44 @@ def _rank(cycle: Cycle, unit: Unit) -> order.Key:
     return key
 
 
-def _find_room(cycle: Cycle, unit: Unit, over: frozenset[str]) -> bool:
-    claim = _claim(cycle, unit, over)
-    standing = (unit.queue, _rank(cycle, unit), claim.scarce, claim.inside)
-    hope = cycle.desk.hopes.get(standing)
+def _may_be_inside(cycle: Cycle, ask: Ask, standing: Standing) -> bool:
+    """Whether the queue would be inside its guarantee if all were gone that must go, or that the
+    unit outranks."""
+    tree, queue = cycle.tree, ask.unit.queue
+    own = tree.guarantee[queue]
+    if not any(ask.need.get(resource) for resource in own):
+        return False
+    used, left = tree.used[queue], _left_by_told(cycle).get(queue, {})
+    return all(
+        used.get(r, 0) - standing.held.get(r, 0) - left.get(r, 0) + asked <= own.get(r, 0)
+        for r, asked in ask.need.items()
+        if asked and r in tree.guaranteed
+    )
+
+
+def _hope(cycle: Cycle, ask: Ask, standing: Standing, failure: Failure | None) -> bool:
+    """A quick look, only at nodes where anything could come free: whether what was short of room
+    might find enough if all went that may go in its own queue, or if only all went that must."""
+    if failure is None or not failure.resolved:
+        return True
+    topology = ask.unit.topology
+    level = topology.level if topology is not None and topology.required else ""
+    missing, outlook = failure.wanted - failure.room, _outlook(cycle)
+    cycle.work.spend(standing.count)
+    more = standing.hope.most(failure.role, level, ask.beside)
+    if outlook is None:
+        return more >= missing
+    return (
+        more + outlook.worst_hope.most(failure.role, level, ask.beside) >= missing
+        or outlook.later_hope.most(failure.role, level, ask.beside) >= missing
+    )
+
+
+def _find_room(cycle: Cycle, ask: Ask, over: frozenset[str], *, entitled: bool) -> bool:
+    unit = ask.unit
+    claim = _claim(cycle, ask, over, entitled=entitled)
+    key = (unit.queue, _rank(cycle, unit), claim.scarce, claim.inside)
+    hope = cycle.desk.hopes.get(key)
     if hope is not None and not freeing.has_hope(cycle, unit, hope):
         cycle.desk.why = _NOT_ENOUGH
         return False
@@ -152,11 +279,12 @@ def _find_room(cycle: Cycle, unit: Unit, over: frozenset[str]) -> bool:
         return True
     if not len(pool):
         return False
-    trial = Trial(
-        cycle, claim, pool, _cluster_at_worst(cycle), quota=bool(over) or not claim.inside
-    )
-    everybody = np.ones(len(pool), np.bool_)
-    cycle.desk.hopes.setdefault(standing, trial.cluster(everybody))
+    outlook = _outlook(cycle)
+    base = outlook.worst if outlook is not None else cycle.scene.cluster
+    trial = Trial(cycle, claim, pool, base, quota=bool(over) or not claim.inside)
+    if entitled:
+        everybody = np.ones(len(pool), np.bool_)
+        cycle.desk.hopes.setdefault(key, trial.cluster(everybody))
     allowed = pool.protected <= cycle.now
     if not trial.suffices(allowed):
         cycle.desk.why = _PROTECTED if _wake_when_unprotected(trial) else _NOT_ENOUGH
@@ -171,45 +299,66 @@ def _find_room(cycle: Cycle, unit: Unit, over: frozenset[str]) -> bool:
 
 def _count_on_others(cycle: Cycle, claim: Claim) -> bool:
     """Whether what others leave, beyond what is promised of it, is enough: nobody else must go."""
-    if not _told(cycle):
+    outlook = _outlook(cycle)
+    if outlook is None:
         return False
-    claim = dataclasses.replace(claim, tree=_tree_without_told(cycle))
-    nobody = victims.nobody(cycle)
-    later = freeing.relieved(cycle.scene.cluster, _leaving(cycle), None)
-    freeing.free_ports(later, _told(cycle).values())
-    trial = Trial(cycle, claim, nobody, later, quota=True)
-    none = np.zeros(0, np.bool_)
+    nobody, none = victims.nobody(cycle), np.zeros(0, np.bool_)
+    trial = Trial(cycle, claim, nobody, outlook.later, quota=True)
+    if not trial.fits(none):
+        return False
+    trial.claim = dataclasses.replace(claim, tree=_tree_without_told(cycle))
     plan = freeing.plan(trial, none, models.in_turn(claim.unit)) if trial.suffices(none) else None
     if plan is not None:
         _commit(cycle, claim.unit, nobody, plan)
     return plan is not None
 
 
-def _cluster_at_worst(cycle: Cycle) -> Cluster:
-    """What can be counted on beside new victims. What others will have left counts only once they
-    are gone: else a decision about the same facts could go further than the one before it."""
-    cluster = cycle.scene.cluster
+def _outlook(cycle: Cycle) -> Outlook | None:
+    """None: nobody was told to go."""
     if not _told(cycle):
-        return cluster.fork(())
-    return freeing.at_worst(cluster, _leaving(cycle), _promised(cycle))
+        return None
+    cluster, found = cycle.scene.cluster, cycle.desk.outlook
+    at = (len(cycle.nominations), len(cycle.evictions))
+    if found is None or found.at != at:
+        leaving, promised = _leaving(cycle), _promised(cycle)
+        worst = freeing.at_worst(cluster, leaving, promised)
+        later = freeing.relieved(cluster, leaving, None)
+        freeing.free_ports(later, _told(cycle).values())
+        for each in (worst, later):
+            freeing.keep_promised(cycle, each)
+        left = np.unique(leaving.members[0])
+        touched = np.union1d(left, promised.members[0])
+        found = cycle.desk.outlook = Outlook(
+            at, len(cycle.placements), worst, later, Hope(worst, touched), Hope(later, left)
+        )
+    for placement in itertools.islice(cycle.placements.values(), found.placed, None):
+        unit = cycle.running[placement.unit].unit
+        rows = releases.rows_of(cluster, unit, placement.seats)
+        for each in (found.worst, found.later):
+            releases.move(each, rows, -1)
+    found.placed = len(cycle.placements)
+    return found
 
 
 def _promised(cycle: Cycle) -> Flat:
-    cluster, waiting = cycle.scene.cluster, cycle.snapshot.waiting
-    pieces = [
-        roster.part_of(cluster, Running(waiting[key], each.seats, cycle.now), each.seats)
-        for key, each in cycle.nominations.items()
-    ]
-    return roster.flatten(pieces, len(cluster.resources))
+    """What is held for others on top of those who leave it."""
+    cluster, waiting, known = cycle.scene.cluster, cycle.snapshot.waiting, cycle.desk.promised
+    if known is None or known[0] != len(cycle.nominations):
+        pieces = [
+            roster.part_of(cluster, Running(waiting[key], each.seats, cycle.now), each.seats)
+            for key, each in cycle.nominations.items()
+        ]
+        flat = roster.flatten(pieces, len(cluster.resources))
+        known = cycle.desk.promised = (len(cycle.nominations), flat)
+    return known[1]
 
 
-def _claim(cycle: Cycle, unit: Unit, over: frozenset[str]) -> Claim:
-    """The unit's standing, by what can be counted on."""
-    tree, need = _tree_at_worst(cycle), cycle.need(unit)
-    scarce = over | victims.scarce_resources(cycle, unit)
-    return Claim(
-        unit, need, scarce, tree, tree.inside(unit.queue, need), _departed(cycle), _starting(cycle)
-    )
+def _claim(cycle: Cycle, ask: Ask, over: frozenset[str], *, entitled: bool) -> Claim:
+    """What the unit may ask for, by what can be counted on."""
+    unit, need, tree = ask.unit, ask.need, _tree_at_worst(cycle)
+    scarce = over | victims.scarce_resources(cycle, unit) if entitled else over
+    inside = entitled and tree.inside(unit.queue, need)
+    return Claim(unit, need, scarce, tree, inside, _departed(cycle), _starting(cycle))
 
 
 def _departed(cycle: Cycle) -> dict[str, list[str]]:
@@ -223,11 +372,13 @@ def _departed(cycle: Cycle) -> dict[str, list[str]]:
 
 
 def _starting(cycle: Cycle) -> dict[str, list[tuple[Unit, Sums]]]:
-    """By queue: units that got room in this decision, or are promised some, and how much."""
-    desk = cycle.desk
+    """By queue: units that got room in this decision, or are promised some, and how much. Later
+    on those who got room are as good as running."""
+    desk, snapshot = cycle.desk, cycle.snapshot
     for key in itertools.islice(cycle.placements, desk.seen, None):
-        if key in cycle.held and key in cycle.snapshot.waiting:
-            unit = cycle.snapshot.waiting[key]
+        as_running = desk.late and key not in snapshot.nominations
+        if key in cycle.held and key in snapshot.waiting and not as_running:
+            unit = snapshot.waiting[key]
             desk.starting.setdefault(unit.queue, []).append((unit, cycle.held[key]))
     desk.seen = len(cycle.placements)
     found = desk.starting
@@ -240,14 +391,18 @@ def _starting(cycle: Cycle) -> dict[str, list[tuple[Unit, Sums]]]:
 
 
 def _tree_at_worst(cycle: Cycle) -> Tree:
+    """What every queue holds at worst while those who were told to go leave. Read only."""
     if not _told(cycle):
-        return cycle.tree.fork()
-    now = cycle.tree.fork()
-    for key in cycle.nominations:
-        unit = cycle.snapshot.waiting[key]
-        held = amounts.of_seats(cycle.scene.cluster, unit.roles, cycle.nominations[key].seats)
-        now.add(unit.queue, held, firm=not unit.preemptible, sign=-1)
-    return _tree_without_told(cycle).at_worst(now)
+        return cycle.tree
+    at = (len(cycle.placements), len(cycle.nominations), len(cycle.evictions))
+    if cycle.desk.worst is None or cycle.desk.worst[0] != at:
+        now = cycle.tree.fork()
+        for key in cycle.nominations:
+            unit = cycle.snapshot.waiting[key]
+            held = amounts.of_seats(cycle.scene.cluster, unit.roles, cycle.nominations[key].seats)
+            now.add(unit.queue, held, firm=not unit.preemptible, sign=-1)
+        cycle.desk.worst = (at, _tree_without_told(cycle).at_worst(now))
+    return cycle.desk.worst[1]
 
 
 def _tree_without_told(cycle: Cycle) -> Tree:
@@ -260,13 +415,34 @@ def _tree_without_told(cycle: Cycle) -> Tree:
 
 def _told(cycle: Cycle) -> dict[str, Piece]:
     """Everybody who was told to go, by earlier decisions and by this one."""
-    if cycle.desk.told is None:
-        cycle.desk.told = {}
+    desk, running = cycle.desk, cycle.snapshot.running
+    if not desk.seen_before:
+        desk.seen_before = True
         for key in sorted(cycle.snapshot.roster.leaving):
-            running = cycle.snapshot.running[key]
-            seats = [s for s in running.seats if (s.role, s.index) in running.leaving]
-            cycle.desk.told[key] = roster.part_of(cycle.scene.cluster, running, seats)
-    return cycle.desk.told
+            _tell(cycle, key, running[key].leaving)
+    for eviction in cycle.evictions[desk.evicted :]:
+        _tell(cycle, eviction.unit, (*running[eviction.unit].leaving, *eviction.seats))
+    desk.evicted = len(cycle.evictions)
+    return desk.told
+
+
+def _left_by_told(cycle: Cycle) -> dict[str, Sums]:
+    """By queue, with those below it: what they leave."""
+    told, (seen, sums) = _told(cycle), cycle.desk.left
+    if seen != len(told):
+        sums = {}
+        for piece in told.values():
+            for queue in cycle.tree.path(piece.running.unit.queue):
+                queues.add(sums.setdefault(queue, {}), piece.held)
+        cycle.desk.left = (len(told), sums)
+    return sums
+
+
+def _tell(cycle: Cycle, key: str, members: Iterable[tuple[str, int]]) -> None:
+    running, chosen = cycle.snapshot.running[key], set(members)
+    seats = [seat for seat in running.seats if (seat.role, seat.index) in chosen]
+    cycle.desk.told[key] = roster.part_of(cycle.scene.cluster, running, seats)
+    cycle.desk.leaving = None
 
 
 def _leaving(cycle: Cycle) -> Flat:
@@ -295,15 +471,20 @@ def _commit(cycle: Cycle, unit: Unit, pool: Pool, plan: Plan) -> None:
     told, freed = _told(cycle), dict[str, Sums]()
     reasons = {unit.queue: f"a unit that comes before it in queue {unit.queue} needs the room"}
     for piece in _who_goes(cycle, pool, plan):
+        if piece.key in cycle.snapshot.waiting:
+            cycle.withdraw(piece.key)
+            continue
         members = tuple([(seat.role, seat.index) for seat in piece.seats])
         queue = piece.running.unit.queue
         reason = reasons.setdefault(queue, f"queue {unit.queue} takes back what it is guaranteed")
         cycle.evictions.append(Eviction(piece.key, members, unit.key, reason))
         told[piece.key] = piece
-        sums = freed.setdefault(queue, {})
-        for resource, amount in piece.held.items():
-            sums[resource] = sums.get(resource, 0) + amount
-    cycle.desk.leaving = None
+        queues.add(freed.setdefault(queue, {}), piece.held)
+    cycle.desk.evicted, cycle.desk.leaving = len(cycle.evictions), None
+    may = not cycle.tree.shortage(unit.queue, cycle.need(unit), firm=not unit.preemptible)
+    if not freed and may and sit_down(cycle.scene.cluster, unit, plan.seats):
+        cycle.commit(unit, plan.seats)
+        return
     cycle.nominations[unit.key] = Nomination(unit.key, plan.seats)
     cycle.hold(unit, plan.seats)
     cycle.scene.cluster.settle()

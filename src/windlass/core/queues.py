@@ -54,6 +54,7 @@ class Tree:
         self._withholding = self._who_withholds()
         self._shares: dict[str, int] = {}
         self._on_models: dict[str, tuple[str, ...]] = {}
+        self._bound: dict[str, bool] = {}
         self.used: dict[str, Sums] = {name: {} for name in self.queues}
         self.firm: dict[str, Sums] = {name: {} for name in self.queues}
         """What units that cannot be preempted hold."""
@@ -79,8 +80,8 @@ class Tree:
         return twin
 
     def path(self, name: str) -> tuple[str, ...]:
-        """The queue and all above it, itself first."""
-        return self._paths[name]
+        """The queue and all above it, itself first; nothing for one that is not there."""
+        return self._paths.get(name, ())
 
     def parting(self, one: str, other: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Both paths up to, but without, the first queue that they share; leaves first."""
@@ -104,16 +105,26 @@ class Tree:
 
     def add(self, name: str, amounts: Mapping[str, int], *, firm: bool, sign: int = 1) -> None:
         for queue in self._paths.get(name, ()):
-            _add(self.used[queue], amounts, sign)
+            add(self.used[queue], amounts, sign)
             self._shares.pop(queue, None)
             if firm:
-                _add(self.firm[queue], amounts, sign)
-        _add(self.total, amounts, sign)
+                add(self.firm[queue], amounts, sign)
+        add(self.total, amounts, sign)
 
     # --- may it start
 
+    def is_bound(self, name: str, *, firm: bool) -> bool:
+        """Whether any rule could ever forbid the queue to use more."""
+        found = self._bound.get(name)
+        if found is None:
+            limited = any(self.queues[queue].limit for queue in self._paths[name])
+            found = self._bound[name] = limited or bool(self._withholding)
+        return found or (firm and bool(self.guaranteed))
+
     def shortage(self, name: str, need: Mapping[str, int], *, firm: bool) -> Shortage | None:
         """The first rule that forbids the queue to use so much more; None if none does."""
+        if not self.is_bound(name, firm=firm):
+            return None
         path = self._paths[name]
         for queue in path:
             used = self.used[queue]
@@ -124,16 +135,19 @@ class Tree:
                     return Shortage("limit", queue, resource, asked, left, limit)
         if not self.guaranteed:
             return None
-        barred = self._firm_shortage(name, need) if firm else None
+        barred = self._firm_shortage(path, need) if firm else None
         return barred or self._lending_shortage(path, need)
 
-    def _firm_shortage(self, name: str, need: Mapping[str, int]) -> Shortage | None:
-        for resource in sorted(self.guaranteed):
-            asked = need.get(resource, 0)
-            left = self.guarantee[name].get(resource, 0) - self.firm[name].get(resource, 0)
-            if asked > left:
+    def _firm_shortage(self, path: tuple[str, ...], need: Mapping[str, int]) -> Shortage | None:
+        """Against the guarantee of the queue and of all above it: those below a queue may have
+        been promised what units in the queue itself hold firmly."""
+        for name in path:
+            for resource in sorted(self.guaranteed):
+                asked = need.get(resource, 0)
                 own = self.guarantee[name].get(resource, 0)
-                return Shortage("guarantee", name, resource, asked, max(0, left), own)
+                left = own - self.firm[name].get(resource, 0)
+                if asked > max(0, left):
+                    return Shortage("guarantee", name, resource, asked, max(0, left), own)
         return None
 
     def _lending_shortage(self, path: tuple[str, ...], need: Mapping[str, int]) -> Shortage | None:
@@ -233,7 +247,7 @@ class Tree:
         roots = [name for name, queue in self.queues.items() if queue.parent not in self.queues]
         promised: Sums = {}
         for name in roots:
-            _add(promised, self._promise(name), 1)
+            add(promised, self._promise(name), 1)
         found = {}
         for name in self.queues:
             found[name] = {
@@ -259,12 +273,12 @@ class Tree:
         below: Sums = {}
         for child in self.children.get(name, ()):
             if name not in self.broken:
-                _add(below, self._promise(child), 1)
+                add(below, self._promise(child), 1)
         own = self.queues[name].guarantee
         return {r: max(own.get(r, 0), below.get(r, 0)) for r in own.keys() | below.keys()}
 
 
-def _add(sums: Sums, amounts: Mapping[str, int], sign: int) -> None:
+def add(sums: Sums, amounts: Mapping[str, int], sign: int = 1) -> None:
     for resource, amount in amounts.items():
         sums[resource] = sums.get(resource, 0) + sign * amount
 

@@ -114,6 +114,14 @@ def also_take(cycle: Cycle, unit: Unit, seats: Sequence[Seat], end: float | None
         alike.forget(cycle)
 
 
+def give_back(cycle: Cycle, running: Running) -> None:
+    """What was about to start does not: the shadows it would run into have its room again."""
+    until = stays_until(cycle, running.unit, running.expected_end)
+    stay = Stay(running.unit, cycle.now, until, running.seats)
+    for held in shadows.affected(cycle.reservations, stay):
+        shadows.leave(held, stay)
+
+
 def _may_pass(cycle: Cycle, unit: Unit, other: Unit) -> bool:
     """Who could stop it if it ran already: in one queue the higher priority, between queues who
     takes back its guarantee where the other would borrow. The order among equals says who is

@@ -164,10 +164,6 @@ class Roster:
         self.leaving.pop(unit.key, None)
         self.growing.pop(unit.key, None)
 
-    def queues(self) -> list[str]:
-        """Those in which anything runs."""
-        return sorted(name for name, units in self._queues.items() if units)
-
     def lay_out(self, resources: int) -> None:
         """Prepares the columns of all queues, so that no decision has to."""
         for name in self._queues:
@@ -186,6 +182,11 @@ class Roster:
             found = _patched(known, changed, new)
         self._columns[queue] = found
         return found
+
+
+def with_more(columns: Columns, units: Mapping[str, tuple[Piece, ...]], resources: int) -> Columns:
+    """Columns with units that are not among them yet."""
+    return _patched(columns, set(), _columns(units, resources)) if units else columns
 
 
 def pieces_of(cluster: Cluster, running: Running, held: Sums) -> tuple[Piece, ...]:

@@ -81,7 +81,7 @@ def ceilings(
         limit = limits.setdefault(shape.id, np.full(len(cluster), _MANY))
         for held in beside:
             nodes = np.fromiter(held.by_node, np.int64, len(held.by_node))
-            limit[nodes] = np.minimum(limit[nodes], held.shadow.caps(shape)[nodes])
+            limit[nodes] = np.minimum(limit[nodes], held.shadow.caps_at(shape, nodes))
     return limits
 
 
@@ -122,6 +122,14 @@ def admit(met: Sequence[Held], stay: Stay, *, keep: bool) -> bool:
             if held.seats is not seats:
                 held.reseat(seats)
     return fits
+
+
+def leave(held: Held, stay: Stay) -> None:
+    """Takes a stay that was admitted out of a shadow again."""
+    for name, seats in stay.by_name.items():
+        if held.shadow.index.get(name) in held.by_node:
+            _move(held.shadow, stay.unit, seats, +1)
+    held.shadow.settle()
 
 
 def sit_again(cluster: Cluster, unit: Unit, seats: Sequence[Seat]) -> list[Seat] | None:

@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from windlass.core import victims
 from windlass.core.choosing import UNLOCKED
-from windlass.core.cluster import Cluster
 from windlass.core.queues import Tree
 from windlass.core.roster import Piece
 from windlass.core.shapes import Shape
@@ -70,7 +69,7 @@ def count_for(trial: Trial, gone: Mask) -> Counter:
     if trial.alike:
         shape = trial.base.shape_of(trial.wishes[0].role)
         if _is_plain(shape):
-            return Tally(trial, trial.cluster(gone), shape)
+            return Tally(trial, gone, shape)
     return Retry(trial)
 
 
@@ -97,8 +96,9 @@ class Retry:
 class Tally:
     """Counts members that fit, piece by piece, in plain numbers."""
 
-    def __init__(self, trial: Trial, cluster: Cluster, shape: Shape) -> None:
-        self._caps = trial.caps(cluster).tolist()
+    def __init__(self, trial: Trial, gone: Mask, shape: Shape) -> None:
+        cluster = trial.cluster(gone)
+        self._caps = trial.caps(gone).tolist()
         self._needs = [(c, need, cluster.free[c].tolist()) for c, need in shape.needs]
         self._ids = trial.domains.tolist()
         self._sums = np.bincount(self._ids, weights=self._caps).astype(np.int64).tolist()

@@ -8,16 +8,18 @@ smaller index. What is inside a guarantee is never taken by another queue, whate
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from windlass.core import order, place, predict, roster
+from windlass.core.cluster import Cluster, rows_in
 from windlass.core.facts import Role, Unit
 from windlass.core.queues import Sums, Tree
 from windlass.core.roster import Columns, Flat, Piece
+from windlass.core.shadows import Held
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Cycle
@@ -26,10 +28,9 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
-FIRST, SURPLUS, BORROWED, STRADDLING, OUTRANKED = range(5)
-"""Who goes first: members above their unit's least; units wholly on borrowed room; units partly
-inside their queue's guarantee; units of the gainer's own queue. These come before all where the
-queue is inside its guarantee only when they are gone."""
+FIRST, SURPLUS, BORROWED, OUTRANKED = range(4)
+"""Who goes first: members above their unit's least; units on borrowed room; units of the gainer's
+own queue. These come before all where the queue is inside its guarantee only when they are gone."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,27 +73,109 @@ class Pool:
         return len(self.pieces)
 
 
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Standing:
+    """Those of its own queue whom a unit of some rank may stop at all."""
+
+    count: int
+    held: Sums
+    """Of what is guaranteed to anybody."""
+    hope: Hope
+
+    def __bool__(self) -> bool:
+        return self.count > 0
+
+
+class Hope:
+    """Some nodes of a cluster without what these hold there: how many members would fit at most.
+    A bound for the whole decision, since room only shrinks."""
+
+    def __init__(self, cluster: Cluster, where: Ints, flats: Sequence[Flat] = ()) -> None:
+        self._part, width = cluster.part(where), cluster.bank.compute.shape[1]
+        for flat in flats:
+            self._part.shift(*rows_in(where, width, flat.members, flat.devices), +1)
+        self._where = where
+        self._most: dict[tuple[int, str, tuple[Held, ...]], int] = {}
+        self._outside: dict[tuple[Held, ...], Mask] = {}
+
+    def most(self, role: Role, level: str, beside: tuple[Held, ...]) -> int:
+        """In one domain of the level, in all without one; away from nodes that were promised."""
+        part = self._part
+        shape = part.shape_of(role)
+        found = self._most.get((shape.id, level, beside))
+        if found is None:
+            caps = part.caps(shape)
+            if beside:
+                caps = np.where(self._away_from(beside), caps, 0)
+            if level in part.levels:
+                caps = part.by_domain(part.levels.index(level), caps)
+            found = int(caps.max(initial=0) if level else caps.sum())
+            self._most[shape.id, level, beside] = found
+        return found
+
+    def _away_from(self, beside: tuple[Held, ...]) -> Mask:
+        found = self._outside.get(beside)
+        if found is None:
+            taken = {node for held in beside for node in held.by_node}
+            found = np.array([node not in taken for node in self._where.tolist()], np.bool_)
+            self._outside[beside] = found
+        return found
+
+
+def standing(cycle: Cycle, unit: Unit, promised: Flat) -> Standing:
+    """`promised` is room that is held for others on top of those who leave it."""
+    own = columns_of(cycle, unit.queue)
+    rows = np.flatnonzero(_outranked(cycle, unit, own) & ~own.firm & ~own.leaving)
+    held = {r: int(own.held_of(r)[rows].sum()) for r in cycle.tree.guaranteed} if len(rows) else {}
+    flat = own.flat.only(rows)
+    hope = Hope(cycle.scene.cluster, np.unique(flat.members[0]), [flat, promised])
+    return Standing(len(rows), held, hope)
+
+
+def columns_of(cycle: Cycle, queue: str) -> Columns:
+    """Who runs in a queue; once everybody had a turn, with those who start in this decision."""
+    found = cycle.desk.columns.get(queue)
+    if found is None:
+        cluster = cycle.scene.cluster
+        found = cycle.snapshot.roster.columns(queue, len(cluster.resources))
+        if cycle.desk.late:
+            started = {
+                key: roster.pieces_of(cluster, cycle.running[key], cycle.held[key])
+                for key in withdrawable(cycle)
+                if cycle.running[key].unit.queue == queue
+            }
+            found = roster.with_more(found, started, len(cluster.resources))
+        cycle.desk.columns[queue] = found
+    return found
+
+
+def withdrawable(cycle: Cycle) -> Iterator[str]:
+    """Units that start in this decision, but for those for whom others were stopped before."""
+    snapshot = cycle.snapshot
+    for key in cycle.placements:
+        if key in snapshot.waiting and key not in snapshot.nominations:
+            yield key
+
+
 def pool(cycle: Cycle, claim: Claim) -> Pool:
     """Everybody who may be stopped for the claim."""
-    known, resources = cycle.snapshot.roster, len(cycle.scene.cluster.resources)
+    resources = len(cycle.scene.cluster.resources)
     found: list[tuple[Columns, Mask, Ints, bool]] = []
-    own = known.columns(claim.unit.queue, resources)
-    mask = _outranked(cycle, claim, own) & _evictable(claim, claim.unit.queue, own)
+    own = columns_of(cycle, claim.unit.queue)
+    mask = _outranked(cycle, claim.unit, own) & _evictable(claim, claim.unit.queue, own)
     if mask.any():
         kinds = (
             np.where(own.surplus, SURPLUS, OUTRANKED) if claim.inside else np.zeros_like(own.size)
         )
         found.append((own, mask, kinds, True))
     borrowers = _Borrowers(cycle, claim, _without(claim, own, mask))
-    for name in known.queues():
-        if name == claim.unit.queue or name not in claim.tree.queues:
+    for name in sorted(claim.tree.queues) if claim.scarce & claim.tree.guaranteed else ():
+        if name == claim.unit.queue:
             continue
-        columns = known.columns(name, resources)
-        mask, straddling = borrowers.of(name, columns)
-        mask = mask & _evictable(claim, name, columns)
+        columns = columns_of(cycle, name)
+        mask = borrowers.of(name, columns) & _evictable(claim, name, columns)
         if mask.any():
-            kinds = np.where(straddling, STRADDLING, BORROWED)
-            kinds[columns.surplus] = SURPLUS
+            kinds = np.where(columns.surplus, SURPLUS, BORROWED)
             found.append((columns, mask, kinds, False))
     return _joined(found, cycle.now, resources)
 
@@ -126,13 +209,14 @@ def may_take_back(claim: Claim, tree: Tree, victim: str) -> bool:
 
 
 def scarce_resources(cycle: Cycle, unit: Unit) -> frozenset[str]:
-    """What there is too little of for the unit; everything it needs if only together."""
+    """Guaranteed resources of which there is too little for the unit; all that it needs, if it is
+    short of something else, or only of everything together."""
     found: set[str] = set()
     for wish in place.least_of(unit):
         for names, members in _members_by_resource(cycle, wish.role):
             if members < wish.count:
                 found |= names
-    needed = cycle.need(unit).keys()
+    needed = cycle.need(unit).keys() & cycle.tree.guaranteed
     return frozenset(found & needed or needed)
 
 
@@ -162,11 +246,11 @@ def _members_by_resource(cycle: Cycle, role: Role) -> list[tuple[set[str], int]]
 # --- within the queue ---------------------------------------------------------------------------
 
 
-def _outranked(cycle: Cycle, claim: Claim, columns: Columns) -> Mask:
+def _outranked(cycle: Cycle, unit: Unit, columns: Columns) -> Mask:
     """Pieces of the gainer's own queue that rank clearly below it."""
     if not cycle.policy.preempt:
         return np.zeros(len(columns.pieces), np.bool_)
-    unit, queue = claim.unit, cycle.queue_of(claim.unit)
+    queue = cycle.queue_of(unit)
     priority = columns.priority
     if queue.max_priority is not None:
         priority = np.minimum(priority, queue.max_priority)
@@ -193,94 +277,74 @@ def _attained_more(cycle: Cycle, unit: Unit, columns: Columns) -> Mask:
 
 
 class _Borrowers:
-    """Which running pieces hold what their queue only borrowed."""
+    """Which running pieces hold what their queue only borrowed. A queue is never brought below its
+    guarantee: whoever reaches into it, even in part, stays, since gangs go whole."""
 
     def __init__(self, cycle: Cycle, claim: Claim, hoped: Tree) -> None:
         self._cycle, self._claim, self._hoped = cycle, claim, hoped
         self._scarce = sorted(claim.scarce & claim.tree.guaranteed)
-        self._resources = len(cycle.scene.cluster.resources)
-        self._known: dict[str, dict[str, tuple[Mask, Mask]]] = {}
+        self._known: dict[str, dict[str, Mask]] = {}
 
-    def of(self, name: str, columns: Columns) -> tuple[Mask, Mask]:
-        """(borrowed, of these partly inside): what the claim may take back from one queue."""
+    def of(self, name: str, columns: Columns) -> Mask:
+        """What the claim may take back from one queue."""
         claim, tree = self._claim, self._claim.tree
         nothing = np.zeros(len(columns.pieces), np.bool_)
         if not (self._cycle.policy.reclaim and self._scarce):
-            return nothing, nothing
+            return nothing
         _, theirs = tree.parting(claim.unit.queue, name)
         top = theirs[-1] if theirs else name
         if not tree.borrows(top, self._scarce) or not may_take_back(claim, self._hoped, name):
-            return nothing, nothing
+            return nothing
         if top not in self._known:
             self._known[top] = self._below(top, whole_branch=bool(theirs))
-        return self._known[top].get(name, (nothing, nothing))
+        return self._known[top].get(name, nothing)
 
-    def _below(self, name: str, *, whole_branch: bool = True) -> dict[str, tuple[Mask, Mask]]:
+    def _below(self, name: str, *, whole_branch: bool = True) -> dict[str, Mask]:
         """For every queue of a branch, what is borrowed at each level up to its top."""
-        tree, known = self._claim.tree, self._cycle.snapshot.roster
-        own = known.columns(name, self._resources)
-        everything = np.ones(len(own.pieces), np.bool_)
-        groups = {name: (own, everything, ~everything)}
+        tree = self._claim.tree
+        own = columns_of(self._cycle, name)
+        groups = {name: (own, np.ones(len(own.pieces), np.bool_))}
         guarantee = dict(tree.guarantee[name])
         for child in tree.children.get(name, ()):
             if whole_branch:
-                for queue, masks in self._below(child).items():
-                    groups[queue] = (known.columns(queue, self._resources), *masks)
+                for queue, mask in self._below(child).items():
+                    groups[queue] = (columns_of(self._cycle, queue), mask)
             else:
                 for resource, amount in tree.guarantee[child].items():
                     guarantee[resource] = guarantee.get(resource, 0) - amount
         return self._outside(groups, guarantee)
 
     def _outside(
-        self, groups: Mapping[str, tuple[Columns, Mask, Mask]], guarantee: Sums
-    ) -> dict[str, tuple[Mask, Mask]]:
+        self, groups: Mapping[str, tuple[Columns, Mask]], guarantee: Sums
+    ) -> dict[str, Mask]:
+        """Pieces come in order: those inside a guarantee further down, those who cannot be
+        stopped, the least of units by priority and age, their surplus. Whoever comes when the
+        guarantee is full, in all that it holds of what is scarce, is on borrowed room."""
         names = list(groups)
         columns = [groups[name][0] for name in names]
         lower = np.concatenate([groups[name][1] for name in names])
-        partly = np.concatenate([groups[name][2] for name in names])
         held = np.stack([np.concatenate([c.held_of(r) for c in columns]) for r in self._scarce])
         held[:, self._told_to_go(names, columns)] = 0
-        room = np.array([max(0, guarantee.get(r, 0)) for r in self._scarce], np.int64)
-        inside, straddles = self._fill(names, columns, lower, held, room)
-        outside = lower & ~inside & (held > 0).any(axis=0)
-        partly = (partly | straddles) & outside
-        ends = np.cumsum([len(c.pieces) for c in columns])[:-1]
-        split = zip(names, np.split(outside, ends), np.split(partly, ends), strict=True)
-        return {name: (out, part) for name, out, part in split}
-
-    def _fill(
-        self, names: Sequence[str], columns: Sequence[Columns], lower: Mask, held: Ints, room: Ints
-    ) -> tuple[Mask, Mask]:
-        """Who is inside the guarantee: first those who cannot be stopped, then the least of units
-        by priority and age, then their surplus; and who, left out, straddles its edge."""
-        firm = np.concatenate([c.firm for c in columns])
-        surplus = np.concatenate([c.surplus for c in columns])
         priority = np.concatenate([c.priority for c in columns])
-        started = np.concatenate([c.started for c in columns])
-        before = np.cumsum([0, *(len(c.pieces) for c in columns)])
-        least = np.concatenate([c.least + at for c, at in zip(columns, before, strict=False)])
-        count = len(lower)
         held, priority, extra = self._with_starting(names, held, priority)
-        at = np.arange(count + extra)
-        more = np.zeros(extra, np.bool_)
+        more, now = np.zeros(extra, np.bool_), np.full(extra, self._cycle.now)
+        surplus = np.append(np.concatenate([c.surplus for c in columns]), more)
         sequence = np.lexsort((
-            at,
-            np.append(started, np.full(extra, self._cycle.now)),
+            np.arange(len(priority)),
+            np.concatenate([*(c.started for c in columns), now]),
             -priority,
-            np.append(surplus, more),
-            np.append(~firm, ~more),
+            surplus,
+            np.append(~np.concatenate([c.firm for c in columns]), ~more),
             np.append(lower, ~more),
         ))  # fmt: skip
-        is_least = np.append(~surplus, ~more)[sequence]
-        inside = np.zeros(count + extra, np.bool_)
-        first, rest = sequence[is_least], sequence[~is_least]
-        left = _fill_up(first, held, room, inside)
-        rest_with_least = rest[inside[least[rest]]] if len(rest) else rest
-        _fill_up(rest_with_least, held, left, inside)
-        before_it = np.zeros_like(held)
-        before_it[:, sequence] = np.cumsum(held[:, sequence], axis=1) - held[:, sequence]
-        straddles = ((before_it < room[:, None]) & (held > 0)).any(axis=0) & ~inside
-        return inside[:count], straddles[:count]
+        before = np.zeros_like(held)
+        before[:, sequence] = np.cumsum(held[:, sequence], axis=1) - held[:, sequence]
+        room = np.array([max(0, guarantee.get(r, 0)) for r in self._scarce], np.int64)
+        outside = ((before >= room[:, None]) | (held == 0)).all(axis=0) & (held > 0).any(axis=0)
+        outside = outside[: len(lower)] & lower
+        ends = np.cumsum([len(c.pieces) for c in columns])[:-1]
+        split = zip(names, columns, np.split(outside, ends), strict=True)
+        return {name: _with_all_surplus(each, mask) for name, each, mask in split}
 
     def _with_starting(
         self, names: Sequence[str], held: Ints, priority: Ints
@@ -303,20 +367,11 @@ class _Borrowers:
         return np.concatenate(masks)
 
 
-def _fill_up(sequence: Ints, held: Ints, room: Ints, inside: Mask) -> Ints:
-    """Marks, in sequence, everything that still fits; what does not is passed over."""
-    room = room.copy()
-    while len(sequence):
-        sums = np.cumsum(held[:, sequence], axis=1)
-        fits = ((sums <= room[:, None]) | (held[:, sequence] == 0)).all(axis=0)
-        stop = len(sequence) if fits.all() else int(np.argmin(fits))
-        inside[sequence[:stop]] = True
-        if stop:
-            room = room - sums[:, stop - 1]
-        sequence = sequence[stop:]
-        small = (held[:, sequence] <= np.maximum(room, 0)[:, None]).all(axis=0)
-        sequence = sequence[small]
-    return room
+def _with_all_surplus(columns: Columns, mask: Mask) -> Mask:
+    """A unit's least goes only where all above it may go with it."""
+    if columns.surplus.any() and mask.any():
+        mask[columns.first] &= np.logical_and.reduceat(mask, columns.first)
+    return mask
 
 
 def _joined(found: Sequence[tuple[Columns, Mask, Ints, bool]], now: float, resources: int) -> Pool:
