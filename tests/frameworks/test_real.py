@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -228,12 +227,7 @@ def test_deepspeed_reads_its_own_hostfile(engine: Engine, tmp_path: Path) -> Non
     ] * 2
 
 
-def test_a_framework_that_is_not_in_the_environment_is_named(
-    engine: Engine, tmp_path: Path
-) -> None:
-    done = engine.call("run", "--framework", "ray", "-w", "2", "--cpus", "100m", "--memory", "64Mi",
-                       "--", "python", "job.py")  # fmt: skip
+def test_a_framework_that_is_not_in_the_environment_is_named(engine: Engine) -> None:
+    done = engine.call("run", "--framework", "ray", "-w", "2", "--", "python", "job.py")
     assert done.returncode != 0
-    assert re.search(
-        "cannot start 'ray'.*is it in the run's environment", done.stdout + done.stderr
-    )
+    assert "ray is not there; is it in the run's environment?" in done.stdout + done.stderr

@@ -22,16 +22,18 @@ import os
 import secrets
 import selectors
 import shlex
+import shutil
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 PATIENCE = 600.0
 """Seconds that members may take to appear; a start limit of the run ends it sooner."""
@@ -122,6 +124,9 @@ class Lead:
 
     def _run(self) -> int:
         me, *others = self._plan["members"]
+        needs = self._plan["needs"]
+        if needs and not shutil.which(needs):
+            raise PeerError(f"{needs} is not there; is it in the run's environment?")
         for argv in self._plan["background"]:
             self._background.append(_start(_filled(argv, me)))
         deadline = time.monotonic() + PATIENCE
@@ -131,8 +136,7 @@ class Lead:
             argv = _filled(self._plan["workers"], other)
             send(link, b"w", json.dumps({"argv": argv}).encode())
         self._until_ready(deadline)
-        environment = {**os.environ, **self._plan["variables"]}
-        environment.pop("WINDLASS_PLAN", None)
+        environment = {name: v for name, v in os.environ.items() if name != "WINDLASS_PLAN"}
         self._main = _start(self._plan["command"], environment)
         if self._stopping:
             self._main.send_signal(self._stopping)
@@ -152,13 +156,29 @@ class Lead:
         ready = self._plan["ready"]
         while ready and not self._stopping:
             self._look_after_background()
-            last = subprocess.run(ready, check=False, capture_output=True, stdin=subprocess.DEVNULL)
-            if last.returncode == 0:
+            code, said = self._ask(ready, deadline)
+            if code == 0:
                 return
             if time.monotonic() > deadline:
-                words = last.stderr.decode(errors="replace").strip().splitlines()
+                words = said.strip().splitlines()
                 raise PeerError("the cluster was not complete in time: " + "\n".join(words[-3:]))
             time.sleep(_RETRY)
+
+    def _ask(self, words: Sequence[str], deadline: float) -> tuple[int, str]:
+        """What a command says; given up when what it asks about is gone or it takes too long."""
+        with tempfile.TemporaryFile() as said:
+            process = _start(words, output=said)
+            try:
+                while process.poll() is None and not self._stopping:
+                    self._look_after_background()
+                    if time.monotonic() > deadline:
+                        break
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(_RETRY)
+            finally:
+                end([process], grace=0.0)
+            said.seek(0)
+            return process.returncode, said.read().decode(errors="replace")
 
     def _look_after_background(self) -> None:
         for process in self._background:
@@ -416,11 +436,18 @@ def end(processes: Sequence[subprocess.Popen[bytes]], grace: float = 5.0) -> Non
 
 
 def _start(
-    argv: Sequence[str], environment: dict[str, str] | None = None
+    argv: Sequence[str],
+    environment: dict[str, str] | None = None,
+    output: IO[bytes] | None = None,
 ) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
-            argv, env=environment, stdin=subprocess.DEVNULL, start_new_session=True
+            argv,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
         )
     except OSError as problem:
         raise PeerError(

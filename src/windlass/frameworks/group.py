@@ -163,8 +163,8 @@ class Steps:
     `background`."""
     ready: Sequence[str] = ()
     """Repeated until it succeeds."""
-    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """For the user's command only."""
+    needs: str = ""
+    """A program that must be in the environment; without it nothing is started."""
 
 
 def led(group: Group, member: Member, steps: Steps, files: Mapping[str, str]) -> Rendered:
@@ -187,7 +187,7 @@ def led(group: Group, member: Member, steps: Steps, files: Mapping[str, str]) ->
         "background": [list(argv) for argv in steps.background],
         "workers": list(steps.workers),
         "ready": list(steps.ready),
-        "variables": dict(steps.variables),
+        "needs": steps.needs,
     }
     variables["WINDLASS_PLAN"] = json.dumps(plan)
     return Rendered(variables, files, companion(group, "lead"))

@@ -62,7 +62,7 @@ def render(group: Group, member: Member) -> Rendered:
         "PRTE_ALLOW_RUN_AS_ROOT": "1",
         "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }
-    steps = Steps(command=_command(group, slots))
+    steps = Steps(command=_command(group, slots), needs=_command(group, slots)[0])
     rendered = led(group, member, steps, files)
     return Rendered({**variables, **rendered.variables}, files, rendered.command)
 

@@ -8,6 +8,11 @@ from __future__ import annotations
 
 from windlass.frameworks.group import Framework, Group, Member, Rendered, Steps, led
 
+_WITH_CLIENT = (
+    'python -c "import grpc" 2>/dev/null && set -- "$@" --ray-client-server-port="$0"; exec "$@"'
+)
+"""Ray's client server takes a fixed port where it is installed, and the flag is an error where it
+is not."""
 _JOINED = """
 import sys, ray
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
@@ -23,8 +28,7 @@ def render(group: Group, member: Member) -> Rendered:
     head = [
         "ray", "start", "--head", "--block", "--disable-usage-stats",
         f"--node-ip-address={lead.address}", f"--port={lead.port + 1}",
-        f"--ray-client-server-port={lead.port + 2}", f"--temp-dir={scratch}",
-        "--include-dashboard=false",
+        f"--temp-dir={scratch}", "--include-dashboard=false",
         f"--num-cpus={0 if group.leads_only else lead.cpus}", f"--num-gpus={lead.gpus}",
     ]  # fmt: skip
     worker = [
@@ -33,7 +37,8 @@ def render(group: Group, member: Member) -> Rendered:
     ]  # fmt: skip
     steps = Steps(
         command=group.command,
-        background=[head],
+        needs="ray",
+        background=[["sh", "-c", _WITH_CLIENT, f"{lead.port + 2}", *head]],
         workers=worker,
         ready=["python", "-c", _JOINED, address, str(len(group.members))],
     )

@@ -42,6 +42,7 @@ def render(group: Group, member: Member) -> Rendered:
         background.append(start)
     steps = Steps(
         command=group.command,
+        needs="spark-class",
         background=background,
         workers=start,
         ready=[group.python, "-I", "-c", _READY, f"http://{lead.address}:{web}",

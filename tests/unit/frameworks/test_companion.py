@@ -47,7 +47,7 @@ class Cluster:
             "WINDLASS_MEMBERS": json.dumps(self.members), **env,
         }  # fmt: skip
         if plan is not None:
-            base: dict[str, Any] = {"background": [], "workers": [], "ready": [], "variables": {}}
+            base: dict[str, Any] = {"background": [], "workers": [], "ready": [], "needs": ""}
             environment["WINDLASS_PLAN"] = json.dumps({"members": self.members, **base, **plan})
         process = subprocess.Popen(
             [sys.executable, "-m", "windlass.frameworks.companion", mode],
