@@ -65,6 +65,7 @@ async def begin(store: client.Store, place: Place, pod: kubernetes.Pod) -> volum
         path = place.folder / pod.uid
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         record = {"namespace": pod.namespace, "name": pod.name, "user": user}
+        record["ports"] = _block(pod)
         await asyncio.to_thread(procfs.write_durably, path / RECORD, record)
         folder = volumes.PodFolder(path, user, place.abilities.mounts, place.teams)
     sources = environment.Sources(store, pod.namespace)
@@ -87,6 +88,32 @@ async def make(
     return containers.Order(
         environment.command(spec, env), env, cwd, _setting(place, pod, spec, folder)
     )
+
+
+def taken_port(place: Place, pod: kubernetes.Pod) -> int | None:
+    """A port of the pod's block that somebody outside of its attempt listens on."""
+    low, _, high = _block(pod).partition("-")
+    if not (low.isdecimal() and high.isdecimal()):
+        return None
+    busy = {port for port in procfs.listening_ports() if int(low) <= port <= int(high)}
+    if busy:
+        busy -= procfs.listening_ports(_processes(place, pod))
+    return min(busy, default=None)
+
+
+def _processes(place: Place, pod: kubernetes.Pod) -> list[int]:
+    """Of all pods here that have the same block in the same namespace: those of its attempt."""
+    found = []
+    for folder in place.folder.iterdir():
+        record = procfs.read_json(folder / RECORD) or {}
+        if (record.get("namespace"), record.get("ports")) == (pod.namespace, _block(pod)):
+            shims = [container.running_pid() for container in containers.all_in(folder)]
+            found += [pid for shim in shims if shim for pid in procfs.descendants(shim)]
+    return found
+
+
+def _block(pod: kubernetes.Pod) -> str:
+    return (pod.metadata.annotations or {}).get(hostpods.PORTS, "")
 
 
 def progress_file(folder: volumes.PodFolder, pod: kubernetes.Pod) -> str:

@@ -187,6 +187,10 @@ class Worker:
         if pod.status.phase == "Running" and pod.spec.restart_policy == "Never":
             # It was started once and its folder is lost: to start it again were to run it twice.
             return "ContainerStatusUnknown", "the agent's record of the pod is lost"
+        port = orders.taken_port(self._place, pod)
+        if port is not None:
+            told = f"port {port}, which the run was given, is taken by a process outside of it"
+            return "PortTaken", told
         return None
 
     async def _advance_all(

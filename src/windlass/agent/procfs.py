@@ -79,10 +79,10 @@ def kill(pids: Iterable[int]) -> None:
     send(pids, signal.SIGKILL)
 
 
-def listening_ports(pids: Iterable[int]) -> set[int]:
-    """TCP ports that these processes listen on."""
+def listening_ports(pids: Iterable[int] | None = None) -> set[int]:
+    """TCP ports that these processes listen on; without any, those that anybody does."""
     sockets = set()
-    for pid in pids:
+    for pid in pids or ():
         with contextlib.suppress(OSError):
             for entry in os.scandir(PROC / str(pid) / "fd"):
                 with contextlib.suppress(OSError):
@@ -92,7 +92,8 @@ def listening_ports(pids: Iterable[int]) -> set[int]:
         with contextlib.suppress(OSError):
             for line in (PROC / table).read_text().splitlines()[1:]:
                 fields = line.split()
-                if fields[3] == _LISTENING and f"socket:[{fields[9]}]" in sockets:
+                ours = pids is None or f"socket:[{fields[9]}]" in sockets
+                if fields[3] == _LISTENING and ours:
                     found.add(int(fields[1].rpartition(":")[2], 16))
     return found
 

@@ -31,6 +31,10 @@ TERMINATION_VARIABLE: Final = "WINDLASS_TERMINATION_LOG"
 """Environment variable, set by the agent: the file for a container's last words, where it cannot
 be at `terminationMessagePath` itself. Absent on Kubernetes."""
 
+PORTS: Final = "windlass.dev/ports"
+"""Annotation: first and last port of the attempt's block, `20000-20007`. The agent refuses a pod
+one of whose ports somebody outside of the attempt listens on (reason PortTaken)."""
+
 PRETEND: Final = "windlass.dev/pretend"
 """Annotation for fake nodes: `SECONDS[:EXIT CODE]` that the pod pretends to run."""
 

@@ -49,10 +49,11 @@ class Node:
             command=["sh", "-c", script.replace("{here}", str(self.folder))],
             **{name: spec.pop(name) for name in CONTAINER if name in spec},
         )
+        annotations = spec.pop("annotations", None)
         spec = {"restart_policy": "Never", "termination_grace_period_seconds": 30, **spec}
         return await self.store.create(
             kubernetes.Pod(
-                metadata=meta.ObjectMeta(name=name, namespace="team"),
+                metadata=meta.ObjectMeta(name=name, namespace="team", annotations=annotations),
                 spec=kubernetes.PodSpec(node_name="n1", containers=[container], **spec),
             )
         )

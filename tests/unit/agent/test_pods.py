@@ -1,12 +1,14 @@
 """Pods of a node: real store, real processes, the agent's loop in the test's own process."""
 
 import os
+import socket
+import sys
 
 import pytest
 
 from tests.unit.agent.nodes import ended
 from windlass.agent import containers, pods
-from windlass.kinds import kubernetes, meta
+from windlass.kinds import hostpods, kubernetes, meta
 
 
 @pytest.mark.parametrize(
@@ -148,3 +150,31 @@ async def test_folders_that_a_job_closed_to_itself_go_with_the_pod(node):
     await node.store.delete(kubernetes.Pod, "p", "team", grace_seconds=0)
     await node.gone(node.folder / "pods" / pod.uid)
     assert os.stat("/").st_mode & 0o077
+
+
+LISTEN = (
+    "import socket, time; s = socket.create_server(('127.0.0.1', {port})); "
+    "open('{here}/listens', 'w'); time.sleep(300)"
+)
+
+
+async def test_a_port_that_somebody_else_has_is_told_and_nothing_starts(node):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        block = {hostpods.PORTS: f"{port}-{port + 3}"}
+        await node.create("touch {here}/ran", annotations=block)
+        pod = await node.phase("Failed")
+    assert pod.status.reason == "PortTaken"
+    assert str(port) in pod.status.message
+    assert not (node.folder / "ran").exists()
+
+
+async def test_a_port_that_another_member_of_the_attempt_has_is_its_own(node):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    block = {hostpods.PORTS: f"{port}-{port}"}
+    script = LISTEN.replace("{port}", str(port))
+    await node.create(f'exec {sys.executable} -c "{script}"', "one", annotations=block)
+    await node.there(node.folder / "listens")
+    await node.create("exit 0", "two", annotations=block)
+    await node.phase("Succeeded", "two")
