@@ -137,6 +137,24 @@ def test_the_working_folder_goes_along_without_what_is_ignored(
     assert "secret.log" in result.err
 
 
+def test_a_huge_folder_is_refused_before_anything_is_sent(engine: Engine, tmp_path: Path) -> None:
+    with open(tmp_path / "model.bin", "wb") as file:
+        file.truncate(2 << 20)
+    flags = ("--workdir", tmp_path, "--workdir-limit", "1Mi")
+    result = engine("submit", "-n", "heavy", *SMALL, *flags, "--", "true")
+    assert result.code == exits.FAILED
+    assert "model.bin" in result.err
+    assert ".windlassignore" in result.err
+    assert engine("get", "run", "heavy").code == exits.NOT_FOUND
+
+
+def test_broken_requirements_are_told_as_the_tool_told_them(engine: Engine) -> None:
+    result = engine("run", "-n", "unknown", *SMALL, "-r", "not a package!!", "--", "true")
+    assert result.code != exits.OK
+    assert "ImageOrEnvironmentFailed" in result.err
+    assert "not a package!!" in result.err
+
+
 # --- A4: data
 
 

@@ -56,7 +56,7 @@ def create(
         if job.workdir:
             from windlass.cli import run as running
 
-            digest = await running.upload(out, session, job.workdir, made)
+            digest = await running.upload(out, session, job, made)
             made["spec"]["code"] = {"digest": digest}
         name = job.words.get("name") or made["metadata"]["name"]
         spec: dict[str, Any] = {

@@ -34,6 +34,8 @@ class Job:
     role: str = ""
     """The role of the file that flags about members change. Empty: the first."""
     workdir: str = ""
+    workdir_limit: int | None = None
+    """Bytes."""
 
 
 def options(function: Function) -> Function:
@@ -84,6 +86,7 @@ _OPTIONS = (
     _many("--port", metavar="NAME=PORT", text="A port that members listen on."),
     # software, code and data
     _option("--workdir", metavar="DIR", text="Folder to send along, by .gitignore."),
+    _option("--workdir-limit", metavar="SIZE", text="It may be this large. [default: 512Mi]"),
     _option("--image", text="Container image, where the engine runs images."),
     _option("--python", metavar="VERSION", text="Python of the environment: 3.11."),
     _many("-r", "--requirements", metavar="FILE|PACKAGE", text="Packages, or a requirements file."),
@@ -126,7 +129,8 @@ _OPTIONS = (
 )  # fmt: skip
 _NAMES = (
     "command", "file", "name", "workers", "role", "framework", "cpus", "memory", "shm", "gpus",
-    "share", "gpu_model", "device", "port", "workdir", "image", "python", "requirements", "setup",
+    "share", "gpu_model", "device", "port", "workdir", "workdir_limit", "image", "python",
+    "requirements", "setup",
     "env", "env_secret", "env_config", "mount", "queue", "priority", "preemptible", "suspend",
     "gang", "pack", "topology", "selector", "toleration", "expected", "timeout", "start_timeout",
     "ttl", "retries", "retry_on", "restart", "resize", "checkpoint", "signal", "grace", "label",
@@ -166,7 +170,7 @@ def _read(flags: dict[str, Any]) -> Job:
     said = {key: value for key, value in words.items() if value not in (None, "", {}, [], ())}
     return Job(
         tuple(flags["command"]), said, flags["file"] or "", flags["role"] or "",
-        flags["workdir"] or "",
+        flags["workdir"] or "", _size("--workdir-limit", flags["workdir_limit"]),
     )  # fmt: skip
 
 
@@ -420,6 +424,15 @@ def _number(flag: str, text: str) -> int:
     if not text.isdigit():
         raise _wrong(flag, text, "a number")
     return int(text)
+
+
+def _size(flag: str, text: str | None) -> int | None:
+    from windlass.kinds import quantity
+
+    try:
+        return None if text is None else quantity.whole(text)
+    except ValueError:
+        raise _wrong(flag, str(text), "a size such as 2Gi") from None
 
 
 def _wrong(flag: str, value: str, right: str) -> exits.CliError:

@@ -232,22 +232,24 @@ async def _place(
     """Gives the Run its namespace, and sends its working folder ahead."""
     value["metadata"]["namespace"] = value["metadata"].get("namespace") or session.namespace
     if job.workdir:
-        value["spec"]["code"] = {"digest": await upload(out, session, job.workdir, value)}
+        value["spec"]["code"] = {"digest": await upload(out, session, job, value)}
 
 
-async def upload(out: Output, session: client.Session, folder: str, value: dict[str, Any]) -> str:
+async def upload(out: Output, session: client.Session, job: jobs.Job, value: dict[str, Any]) -> str:
     """Sends a working folder; says how much it was and what was left out."""
     import asyncio
 
     from windlass.sdk import workdir
 
     try:
-        planned = await asyncio.to_thread(workdir.plan, folder)
-        out.hint(f"--workdir {folder}: {planned.summary()}")
+        limit = job.workdir_limit or workdir.MOST_BYTES
+        planned = await asyncio.to_thread(workdir.plan, job.workdir, most_bytes=limit)
+        out.hint(f"--workdir {job.workdir}: {planned.summary()}")
         packed = await asyncio.to_thread(workdir.pack, planned)
     except (workdir.WorkdirError, OSError) as problem:
-        message, _, remedy = str(problem).partition("; ")
-        raise exits.CliError(exits.sentence(message), exits.sentence(remedy)) from None
+        text = str(problem)
+        message, _, remedy = text.partition("\n" if "\n" in text else "; ")
+        raise exits.CliError(exits.sentence(message.rstrip(":")), remedy) from None
     with packed:
         await workdir.upload(session.store, value["metadata"]["namespace"], packed)
     return packed.digest
