@@ -41,6 +41,8 @@ class Report:
     ratios: dict[str, float] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
     """For people: what was left out and why."""
+    broken: list[str] = dataclasses.field(default_factory=list)
+    """What must hold and did not: said on stderr, and the exit code is 1."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,7 +76,9 @@ def main(
         print(json.dumps(line))
     else:
         print_report(name, report)
-    return 0
+    for sentence in report.broken:
+        print(f"bench.{name}: {sentence}", file=sys.stderr)
+    return 1 if report.broken else 0
 
 
 def machine() -> dict[str, Any]:

@@ -9,9 +9,11 @@ over from one decision to the next.
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from windlass.core import order, reserve
+from windlass.core import order, reserve, verdicts
 from windlass.core.facts import Unit, Verdict
 from windlass.core.shapes import OWN
 from windlass.kinds.reasons import Reason
@@ -36,6 +38,8 @@ class Memory:
     """When `now` was begun."""
     promised: set[str] = dataclasses.field(default_factory=set)
     """Units that have a promise."""
+    rest: list[Iterator[Unit]] = dataclasses.field(default_factory=list)
+    """Lines of which everybody else is hopeless: told on demand."""
     searched: dict[str, int] = dataclasses.field(default_factory=dict)
     """Queue -> units for which no start could be promised."""
 
@@ -59,9 +63,6 @@ def remember(cycle: Cycle, unit: Unit, verdict: Verdict) -> None:
     kind = cycle.scene.cluster.shapes.kind_of(unit, cycle.scene.cluster.resources)
     if kind == OWN or unit.queue not in cycle.tree.queues:
         return
-    if verdict.reason is Reason.BEHIND_IN_QUEUE:
-        memory.hopeless[kind] = verdict
-        return
     if cycle.queue_of(unit).strict or reserve.may_promise(cycle, unit):
         return  # the next of its kind is behind it, or may be promised something
     if verdict.reason in _FOR_ANYBODY and verdict.resolved and _whatever_comes(cycle, unit):
@@ -72,23 +73,52 @@ def remember(cycle: Cycle, unit: Unit, verdict: Verdict) -> None:
     memory.now[_standing(cycle, unit, kind)] = verdict
 
 
+def block(cycle: Cycle, queue: str, resource_class: str) -> None:
+    """The head of a strict queue waits: so do all behind it that want the same resources."""
+    memory, examples = cycle.memory, cycle.scene.cluster.shapes.examples
+    for kind in cycle.snapshot.kinds(queue):
+        if kind != OWN and cycle.resource_class(examples[kind]) == resource_class:
+            memory.hopeless.setdefault(kind, verdicts.behind(examples[kind]))
+
+
 def joins(cycle: Cycle, unit: Unit, now: float) -> bool:
     """Whether a unit that comes after a decision, to its queue's end, waits as others like it do,
-    so that nothing need be decided for it; then it is told what they were told."""
+    so that nothing need be decided for it."""
     queue = cycle.tree.queues.get(unit.queue)
     if queue is None or queue.order not in ("fifo", "priority") or not order.is_steady(queue):
         return False
     if unit.submitted != now or cycle.evictions or cycle.nominations:
         return False
     cluster = cycle.scene.cluster
-    verdict = cycle.memory.hopeless.get(cluster.shapes.kind_of(unit, cluster.resources))
-    if verdict is not None:
-        cycle.verdicts[unit.key] = verdict
-    return verdict is not None
+    return cluster.shapes.kind_of(unit, cluster.resources) in cycle.memory.hopeless
+
+
+def is_over(cycle: Cycle, queue: str) -> bool:
+    """Whether all who wait in a queue are hopeless: nobody else of it need be considered. As long
+    as a promise of an earlier decision has not had its turn, it may go and leave room."""
+    hopeless = cycle.memory.hopeless
+    kinds = cycle.snapshot.kinds(queue)
+    return (
+        len(kinds) <= len(hopeless)
+        and all(kind in hopeless for kind in kinds)
+        and all(held.fresh for held in cycle.reservations)
+    )
+
+
+def tell_the_rest(cycle: Cycle) -> None:
+    """Verdicts on those who were not considered one by one."""
+    lines, cycle.memory.rest = cycle.memory.rest, []
+    cluster = cycle.scene.cluster
+    for unit in itertools.chain.from_iterable(lines):
+        cycle.turn.append(unit.key)
+        if unit.key not in cycle.nominations and unit.key not in cycle.placements:
+            kind = cluster.shapes.kind_of(unit, cluster.resources)
+            cycle.verdicts.setdefault(unit.key, cycle.memory.hopeless[kind])
 
 
 def forget(cycle: Cycle) -> None:
     """Somebody's promise is gone: there may be hope again."""
+    tell_the_rest(cycle)
     cycle.memory.moves += 1
     cycle.memory.hopeless.clear()
 
@@ -108,6 +138,7 @@ def _whatever_comes(cycle: Cycle, unit: Unit) -> bool:
     could stop if only it did not have to keep out of promised places."""
     return (
         not cycle.desk.why
+        and unit.key not in cycle.desk.entitled
         and cycle.queue_of(unit).order != "attained"
         and not cycle.evictions
         and not cycle.snapshot.roster.leaving

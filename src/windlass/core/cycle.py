@@ -182,8 +182,9 @@ class Cycle:
             name: iter(self.snapshot.line(name, self.standing)) for name in self.snapshot.lines()
         }
         if len(lines) == 1:
-            for line in lines.values():
-                yield from line
+            for name, line in lines.items():
+                while (unit := self._next(name, line)) is not None:
+                    yield unit
             return
         turns: list[tuple[tuple[int, ...], str, Unit]] = []
         for name in lines:
@@ -202,10 +203,16 @@ class Cycle:
         lines: dict[str, Iterator[Unit]],
         name: str,
     ) -> None:
-        unit = next(lines[name], None)
+        unit = self._next(name, lines[name])
         if unit is not None:
             rank = self._rank(name, unit) if name in self.tree.queues else ()
             heapq.heappush(turns, (rank, name, unit))
+
+    def _next(self, name: str, line: Iterator[Unit]) -> Unit | None:
+        if self.memory.hopeless and alike.is_over(self, name):
+            self.memory.rest.append(line)
+            return None
+        return next(line, None)
 
     def _rank(self, name: str, unit: Unit) -> tuple[int, ...]:
         return self.tree.rank(name, self.need(unit))
@@ -342,6 +349,7 @@ class Cycle:
     def _wait(self, unit: Unit, verdict: Verdict) -> Verdict:
         if self.tree.queues[unit.queue].strict:
             self._blocked.add((unit.queue, self.resource_class(unit)))
+            alike.block(self, unit.queue, self.resource_class(unit))
         return verdict
 
     # --- what the steps share
@@ -419,10 +427,12 @@ class Cycle:
     @property
     def turn_of(self) -> dict[str, int]:
         """Who was considered as which, counted from 1."""
+        alike.tell_the_rest(self)
         return {key: number for number, key in enumerate(self.turn, start=1)}
 
     def verdict_of(self, key: str) -> Verdict:
         """What a unit that waits is told."""
+        alike.tell_the_rest(self)
         return alike.addressed(self.verdicts[key], key)
 
     def decision(self, *, told: bool = True) -> Decision:
@@ -441,6 +451,7 @@ class Cycle:
         )
 
     def _verdicts(self) -> Iterator[Verdict]:
+        alike.tell_the_rest(self)
         for key in sorted(self.verdicts.keys() - self.placements.keys()):
             yield self.verdict_of(key)
 

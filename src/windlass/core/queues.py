@@ -51,7 +51,8 @@ class Tree:
         self.guarantee = self._fitting_guarantees()
         self.guaranteed = frozenset(r for sums in self.guarantee.values() for r in sums)
         """Resources that are guaranteed to anybody; only these can be borrowed."""
-        self._withholding = self._who_withholds()
+        self.withholding = self._who_withholds()
+        """Resource -> queues that do not lend all of it, and those above them."""
         self._shares: dict[str, int] = {}
         self._on_models: dict[str, tuple[str, ...]] = {}
         self._bound: dict[str, bool] = {}
@@ -156,7 +157,7 @@ class Tree:
             asked = need.get(resource, 0)
             if not asked or self._inside(name, resource, asked):
                 continue
-            withholding = self._withholding.get(resource)
+            withholding = self.withholding.get(resource)
             if not withholding:
                 continue  # everybody lends all they have
             beside = set(self._beside(path)) & withholding

@@ -62,15 +62,55 @@ def stays_until(cycle: Cycle, unit: Unit, end: float | None) -> float:
 def shortage(
     cycle: Cycle, unit: Unit, need: Mapping[str, int], beside: Sequence[Held]
 ) -> Shortage | None:
-    """Which rule of the sharing tree would be broken once those with a promise start too. Quota
-    that comes back before their start is not counted on."""
-    tree = cycle.tree
+    """Which rule of the sharing tree would be broken, for the unit or for them, once those with a
+    promise start too; that it may start alone was seen before. Quota that comes back before their
+    start is not counted on."""
+    tree, firm = cycle.tree, not unit.preemptible
+    if not tree.withholding:  # then nobody else's quota matters but that of queues it shares
+        shared = {name for name in tree.path(unit.queue) if tree.queues[name].limit}
+        shared |= {unit.queue} if firm and tree.guaranteed else set()
+        beside = [held for held in beside if not shared.isdisjoint(tree.path(held.unit.queue))]
+    if not beside:
+        return None
     for held in beside:
-        tree.add(held.unit.queue, cycle.need(held.unit), firm=not held.unit.preemptible)
-    found = tree.shortage(unit.queue, need, firm=not unit.preemptible)
+        _count(cycle, held, 1)
+    found = tree.shortage(unit.queue, need, firm=firm)
+    if found is None and tree.withholding:
+        found = _short_beside(cycle, unit, need, beside)
     for held in beside:
-        tree.add(held.unit.queue, cycle.need(held.unit), firm=not held.unit.preemptible, sign=-1)
+        _count(cycle, held, -1)
     return found
+
+
+def _short_beside(
+    cycle: Cycle, unit: Unit, need: Mapping[str, int], beside: Sequence[Held]
+) -> Shortage | None:
+    """What one of them would have to borrow if the unit started, where others keep some back."""
+    tree, found = cycle.tree, None
+    tree.add(unit.queue, need, firm=not unit.preemptible)
+    for held in beside:
+        _count(cycle, held, -1)
+        resource = _may_not_be_lent(cycle, held.unit)
+        if resource and found is None:
+            amount = cycle.need(held.unit)[resource]
+            found = Shortage("lend", held.unit.queue, resource, amount, 0)
+        _count(cycle, held, 1)
+    tree.add(unit.queue, need, firm=not unit.preemptible, sign=-1)
+    return found
+
+
+def _may_not_be_lent(cycle: Cycle, unit: Unit) -> str:
+    """What the unit would borrow although others keep some of it back: how much is lent changes
+    with what they use, so that nothing can be promised. Empty: nothing."""
+    tree, need = cycle.tree, cycle.need(unit)
+    if not tree.withholding or tree.inside(unit.queue, need):
+        return ""
+    return next((resource for resource in sorted(tree.withholding) if need.get(resource)), "")
+
+
+def _count(cycle: Cycle, held: Held, sign: int) -> None:
+    unit = held.unit
+    cycle.tree.add(unit.queue, cycle.need(unit), firm=not unit.preemptible, sign=sign)
 
 
 def place_beside(
@@ -173,7 +213,7 @@ def may_promise(cycle: Cycle, unit: Unit) -> bool:
     most = cycle.queue_of(unit).reserve
     if not most or cycle.memory.searched.get(unit.queue, 0) >= SEARCHES:
         return False
-    if len(cycle.reservations) >= cycle.policy.reservations:
+    if len(cycle.reservations) >= cycle.policy.reservations or _may_not_be_lent(cycle, unit):
         return False
     given = 0
     for held in cycle.reservations:

@@ -52,6 +52,8 @@ class Shapes:
         self._by_key: dict[object, Shape] = {}
         self._by_role: dict[tuple[int, str], tuple[Role, Shape]] = {}
         self._kinds: dict[object, int] = {}
+        self.examples: list[Unit] = []
+        """Of each kind, the first unit that was seen."""
         self._kind_by_unit: dict[int, tuple[Unit, int]] = {}
 
     def of(self, role: Role, resources: Mapping[str, int], model: str = "") -> Shape:
@@ -101,6 +103,8 @@ class Shapes:
             unit.preemptible, unit.topology, unit.gang, unit.namespace,
         )  # fmt: skip
         kind = self._kinds.setdefault(key, len(self._kinds)) if key[0] else OWN
+        if kind == len(self.examples):
+            self.examples.append(unit)
         self._kind_by_unit[id(unit)] = (unit, kind)
         return kind
 

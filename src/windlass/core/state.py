@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable
 
 from windlass.core import amounts, facts_check, order, place
 from windlass.core.affinity import Crowd
@@ -19,6 +20,7 @@ from windlass.core.predict import History
 from windlass.core.queues import SHARE_UNIT, Sums, Tree
 from windlass.core.releases import Releases
 from windlass.core.roster import Roster
+from windlass.core.shapes import Shapes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,6 +96,18 @@ Event = (
 )
 
 
+Ranked = tuple[tuple[order.Key, str], Unit]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Kinds:
+    """How many of each kind wait in a line; of that very list, by these shapes."""
+
+    line: list[Ranked]
+    shapes: Shapes
+    counts: Counter[int]
+
+
 BadFacts, refuse_bad = facts_check.BadFacts, facts_check.refuse_bad
 
 
@@ -114,8 +128,9 @@ class Snapshot:
         """What each running unit counts for in quotas."""
         self.crowd = Crowd()
         self.roster = Roster()
-        self._lines: dict[str, list[tuple[tuple[order.Key, str], Unit]]] = {}
+        self._lines: dict[str, list[Ranked]] = {}
         """Waiting units of steady queues, in order."""
+        self._kinds: dict[str, _Kinds] = {}
         self.cluster = Cluster(facts.nodes, facts.levels)
         self.releases = Releases(self.cluster)
         """When running units give back what they hold."""
@@ -145,12 +160,21 @@ class Snapshot:
         """Queues in which anybody waits."""
         return sorted(name for name, line in self._lines.items() if line)
 
-    def line(self, name: str, standing: order.Standing) -> list[Unit]:
+    def kinds(self, name: str) -> Collection[int]:
+        """The kinds of units that wait in a queue, as `Shapes.kind_of` numbers them."""
+        line, shapes = self._lines.get(name, []), self.cluster.shapes
+        known = self._kinds.get(name)
+        if known is None or known.line is not line or known.shapes is not shapes:
+            counts = Counter(shapes.kind_of(unit, self.cluster.resources) for _, unit in line)
+            known = self._kinds[name] = _Kinds(line, shapes, counts)
+        return known.counts.keys()
+
+    def line(self, name: str, standing: order.Standing) -> Iterable[Unit]:
         """The waiting units of a queue, in its order."""
         ranked = self._lines.get(name, [])
         queue = self.queues.get(name)
         if queue is None or order.is_steady(queue):
-            return [unit for _, unit in ranked]
+            return (unit for _, unit in ranked)
         units = (unit for _, unit in ranked)
         if order.is_fair(queue):
             return order.in_turns(queue, units, standing, self._share)
@@ -226,6 +250,7 @@ class Snapshot:
         if unit is not None:
             line = self._lines[unit.queue]
             del line[bisect.bisect_left(line, self._ranked(unit)[0], key=lambda e: e[0])]
+            self._count_kind(unit, line, -1)
 
     def _learn_demand(self, unit: Unit) -> None:
         for role in unit.roles:
@@ -235,11 +260,19 @@ class Snapshot:
 
     def _wait(self, unit: Unit) -> None:
         self.waiting[unit.key] = unit
-        bisect.insort(
-            self._lines.setdefault(unit.queue, []), self._ranked(unit), key=lambda e: e[0]
-        )
+        line = self._lines.setdefault(unit.queue, [])
+        bisect.insort(line, self._ranked(unit), key=lambda e: e[0])
+        self._count_kind(unit, line, 1)
 
-    def _ranked(self, unit: Unit) -> tuple[tuple[order.Key, str], Unit]:
+    def _count_kind(self, unit: Unit, line: list[Ranked], sign: int) -> None:
+        known = self._kinds.get(unit.queue)
+        if known is not None and known.line is line and known.shapes is self.cluster.shapes:
+            kind = known.shapes.kind_of(unit, self.cluster.resources)
+            known.counts[kind] += sign
+            if not known.counts[kind]:
+                del known.counts[kind]
+
+    def _ranked(self, unit: Unit) -> Ranked:
         queue = self.queues.get(unit.queue)
         if queue is None or not order.is_steady(queue):
             return ((unit.submitted,), unit.key), unit

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import place
+from windlass.core import alike, place
 from windlass.core.facts import Seat, Unit, Wanted
 from windlass.core.place import Failure, Scene
 from windlass.kinds.reasons import Reason
@@ -32,6 +32,7 @@ def look(cycle: Cycle) -> None:
     missing = [i for i, node in enumerate(nodes) if node.ready and node.ready_in > 0]
     if not missing:
         return
+    alike.tell_the_rest(cycle)
     cluster = cycle.scene.cluster.fork()
     cluster.open_also(missing)
     scene = Scene(cluster, cycle.work, cycle.scene.crowd.fork())

@@ -24,6 +24,7 @@ from windlass.core.invariants import (
 )
 from windlass.core.state import Snapshot
 from windlass.sim.live import Record
+from windlass.sim.promises import Promises
 
 
 class Checker:
@@ -32,7 +33,8 @@ class Checker:
     def __init__(
         self, policy: Policy, *, again: int = 1, promises: bool = False, late: float = 1e-6
     ) -> None:
-        self.policy, self.again, self.promises, self.late = policy, again, promises, late
+        self.policy, self.again = policy, again
+        self.promises = Promises(late) if promises else None
         self.checked = 0
         self._used_before: dict[str, dict[str, int]] = {}
 
@@ -42,6 +44,8 @@ class Checker:
         if self.again and self.checked % self.again == 0:
             same_answer(snapshot, decision, now, self.policy)
         no_orphan_evictions(snapshot, decision, now)
+        if self.promises is not None:
+            self.promises.decided(snapshot, decision, now)
         self._used_before = used_by_queue(snapshot)
 
     def after(self, snapshot: Snapshot, decision: Decision, now: float) -> None:
@@ -60,14 +64,9 @@ class Checker:
         firm_within_guarantee(snapshot, decision, now)
 
     def started(self, record: Record, now: float) -> None:
-        """I9; only where runtimes are honest and nobody may pass by rank."""
-        if not self.promises or record.promised is None or record.failed or record.preempted:
-            return
-        if now > record.promised + self.late:
-            raise Broken(
-                f"I9 at {now}: {record.job.unit.key} was promised {record.promised} and starts "
-                f"{now - record.promised:.3f} s later"
-            )
+        """I9; only where runtimes are honest and no node is lost."""
+        if self.promises is not None:
+            self.promises.started(record.job.unit.key, now)
 
     def idle(self, decision: Decision, now: float) -> None:
         """Nothing was decided because nothing could change."""

@@ -76,18 +76,19 @@ def compare(
 
 
 def checker_for(scenario: Scenario, variant: Variant, again: int = RECHECK) -> checks.Checker:
-    """Promises are held against the core only where nothing but arrivals and ends happens, and
-    nobody outranks who came before."""
-    queues = [variant.queue(queue) for queue in scenario.facts.queues]
-    simple = (
-        scenario.honest
+    """Promises are held against the core where units run as long as they say, no node is lost, and
+    who is told to go is gone at once."""
+    policy = variant.policy()
+    kept = (
+        all(
+            job.unit.expected is not None and job.unit.expected >= job.duration
+            for job in scenario.jobs
+        )
         and not scenario.outages
         and not any(job.fails for job in scenario.jobs)
-        and len(queues) == 1
-        and queues[0].order == "fifo"
-        and len({job.unit.priority for job in scenario.jobs}) == 1
+        and (scenario.costs.grace <= 0 or not (policy.preempt or policy.reclaim))
     )
-    return checks.Checker(variant.policy(), again=again, promises=simple)
+    return checks.Checker(policy, again=again, promises=kept)
 
 
 def columns(comparison: Comparison) -> tuple[str, ...]:

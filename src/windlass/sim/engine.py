@@ -105,13 +105,13 @@ class Simulation:
     def outcome(self) -> Outcome:
         for live in self.live.values():
             live.pays(self.now, live.fee)
-        told = self._last.verdicts if self._last else {}
+        last = cycle.decide(self.snapshot, self.now, self.policy)
         return Outcome(
             self.scenario.name, self.variant.name,
             tuple(each for each in self.records.values() if each.job.unit.kin is not None),
             self.timeline,
             self.scenario.start, self.now, self.decisions,
-            {key: verdict.message for key, verdict in told.items()},
+            {verdict.unit: verdict.message for verdict in last.verdicts},
             self.prices.total,
         )  # fmt: skip
 

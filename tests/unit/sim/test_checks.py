@@ -13,12 +13,14 @@ from windlass.core.facts import (
     Decision,
     Device,
     Eviction,
+    Facts,
     Grant,
     Nomination,
     Placement,
     Policy,
     Profile,
     Queue,
+    Reservation,
     Running,
     Seat,
     Topology,
@@ -113,9 +115,12 @@ def test_evictions_for_nothing(eviction: Eviction, words: str) -> None:
 
 
 def test_a_start_after_its_promise() -> None:
-    checker = checks.Checker(Policy(), promises=True)
-    late = Record(job("a"), promised=10.0)
+    checker = checks.Checker(Policy(), again=0, promises=True)
+    promised = Decision(reservations=(Reservation("a", 10.0, ()),))
+    checker.before(state.build(Facts()), promised, 0.0)
+    late = Record(job("a"))
     checker.started(late, 10.0)
+    checker.before(state.build(Facts()), promised, 0.0)
     with pytest.raises(invariants.Broken, match=r"I9 .* promised 10.0 and starts 0.500 s later"):
         checker.started(late, 10.5)
 
