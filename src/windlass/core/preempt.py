@@ -77,7 +77,6 @@ class Desk:
     """What preemption remembers within one decision."""
 
     refused: dict[object, Refusal] = dataclasses.field(default_factory=dict)
-    entitled: dict[str, frozenset[str]] = dataclasses.field(default_factory=dict)
     why: str = ""
     """Why nobody was stopped for the unit that asked last; empty: there was nobody to stop."""
     standings: dict[tuple[str, order.Key], Standing] = dataclasses.field(default_factory=dict)

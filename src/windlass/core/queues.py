@@ -119,7 +119,7 @@ class Tree:
         found = self._bound.get(name)
         if found is None:
             limited = any(self.queues[queue].limit for queue in self._paths[name])
-            found = self._bound[name] = limited or bool(self._withholding)
+            found = self._bound[name] = limited or bool(self.withholding)
         return found or (firm and bool(self.guaranteed))
 
     def shortage(self, name: str, need: Mapping[str, int], *, firm: bool) -> Shortage | None:
