@@ -168,7 +168,12 @@ class Worker:
         left = _seconds_left(pod)
         if left is not None and left <= 0 and await self._too_late(pod):
             return None
-        before, seen, delays = await self._advance_all(pod)
+        try:
+            before, seen, delays = await self._advance_all(pod)
+        except volumes.RefusedError as never:
+            told = podstatus.refused(pod, "PodNotSupported", str(never), times.now())
+            await self._write(pod, told)
+            return None
         status = podstatus.build(pod, seen, self._place.address, times.now(), before)
         over = status["phase"] in ("Succeeded", "Failed")
         delays.append(await self._carry_progress(pod, last=over))
@@ -236,7 +241,11 @@ class Worker:
                 self._prepared = await orders.begin(self._store, self._place, pod)
             order = await orders.make(self._store, self._place, pod, spec)
             await container.start(order, self._place.nursery)
-        except (environment.MissingError, volumes.RefusedError) as missing:
+        except volumes.RefusedError:
+            if containers.all_in(self._folder):
+                return observed, _RETRY  # it ran before: what it needs may come back
+            raise
+        except environment.MissingError as missing:
             reason = "CreateContainerConfigError"
             waiting = dataclasses.replace(
                 observed, state="waiting", reason=reason, message=str(missing)

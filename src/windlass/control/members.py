@@ -37,6 +37,7 @@ _FAILURES = {
     "ShimLost": reasons.Reason.AGENT_LOST,
     "ContainerStatusUnknown": reasons.Reason.AGENT_LOST,
     "ImageNotSupported": reasons.Reason.IMAGE_OR_ENVIRONMENT_FAILED,
+    "PodNotSupported": reasons.Reason.IMAGE_OR_ENVIRONMENT_FAILED,
     "CreateContainerConfigError": reasons.Reason.IMAGE_OR_ENVIRONMENT_FAILED,
     "CreateContainerError": reasons.Reason.IMAGE_OR_ENVIRONMENT_FAILED,
     "UnexpectedAdmissionError": reasons.Reason.NODE_REFUSED,

@@ -78,13 +78,7 @@ async def test_a_folder_that_is_closed_to_the_user_is_refused_as_a_volume(shared
         "true", volumes=[{"name": "v", "hostPath": {"path": str(closed / "data")}}],
         volume_mounts=[kubernetes.VolumeMount(name="v", mount_path="/windlass/v")],
     )  # fmt: skip
-
-    def told(pod: kubernetes.Pod) -> bool:
-        statuses = pod.status.container_statuses or []
-        waiting = statuses[0].state.waiting if statuses else None
-        return waiting is not None and "is closed to user 200000" in waiting.message
-
-    await shared.until(told)
+    assert "is closed to user 200000" in (await shared.phase("Failed")).status.message
 
 
 async def test_the_tree_of_another_user_is_killed_with_its_shim(shared):

@@ -186,13 +186,9 @@ async def test_what_cannot_be_mounted_is_told_with_the_remedy(node, source, path
         "true", volumes=[{"name": "v", **source}],
         volume_mounts=[mount("v", path, sub_path=sub_path)],
     )  # fmt: skip
-
-    def told(pod: kubernetes.Pod) -> bool:
-        statuses = pod.status.container_statuses or []
-        waiting = statuses[0].state.waiting if statuses else None
-        return waiting is not None and words in waiting.message
-
-    await node.until(told)
+    pod = await node.phase("Failed")
+    assert pod.status.reason == "PodNotSupported"
+    assert words in pod.status.message
 
 
 @nodes.as_root
@@ -221,13 +217,7 @@ async def test_without_root_two_volumes_at_one_place_are_refused(node):
         "true", init_containers=[init], volume_mounts=[mount("b", "/windlass/x")],
         volumes=[{"name": "a", "emptyDir": {}}, {"name": "b", "emptyDir": {}}],
     )  # fmt: skip
-
-    def told(pod: kubernetes.Pod) -> bool:
-        statuses = pod.status.init_container_statuses or []
-        waiting = statuses[0].state.waiting if statuses else None
-        return waiting is not None and "two volumes" in waiting.message
-
-    await node.until(told)
+    assert "two volumes" in (await node.phase("Failed")).status.message
 
 
 def test_shared_memory_that_the_machine_has_not_is_refused():
