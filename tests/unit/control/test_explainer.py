@@ -1,0 +1,77 @@
+"""The small world in which questions are answered: the same verdicts as in the large one."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, cast
+
+import pytest
+
+from windlass.control.explainer import AHEAD, HEADS, Explainer
+from windlass.core import explain, facts, state
+
+GIB = 1 << 30
+POLICY = facts.Policy(reclaim=False, preempt=False)
+NOW = 1_000_000.0
+
+
+def unit(key: str, queue: str, cpu: int, members: int = 1, **more: Any) -> facts.Unit:
+    role = facts.Role("worker", members, members, {"cpu": cpu, "memory": GIB})
+    return facts.Unit(key, queue, (role,), user="u", namespace="d", kin="d/u", **more)
+
+
+def world(rng: random.Random, waiting: int, queues: int = 2) -> state.Snapshot:
+    """Four nodes that are nearly full, and a line in front of them."""
+    nodes = tuple(
+        facts.Node(f"n{i}", {"cpu": 8000, "memory": 64 * GIB, "pods": 110}) for i in range(4)
+    )
+    running = tuple(
+        facts.Running(
+            unit(f"r{i}", f"q{i % queues}", 7000, submitted=float(i), expected=3600.0 * (i + 1)),
+            (facts.Seat("worker", 0, f"n{i}"),),
+            started=NOW - 60,
+            expected_end=NOW + 3600.0 * (i + 1),
+        )
+        for i in range(4)
+    )
+    lined = tuple(
+        unit(f"w{i}", f"q{i % queues}", rng.choice((2000, 4000, 8000)), rng.choice((1, 1, 2)),
+             submitted=100.0 + i)
+        for i in range(waiting)
+    )  # fmt: skip
+    names = tuple(facts.Queue(f"q{i}") for i in range(queues))
+    return state.build(facts.Facts(nodes, names, running, lined, levels=("zone", "rack")))
+
+
+def explainer() -> Explainer:
+    return Explainer(cast(Any, None), policy=POLICY)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_where_everybody_is_in_it_the_answer_is_the_same(seed: int) -> None:
+    rng = random.Random(seed)
+    snapshot = world(rng, 2 * HEADS)
+    for key in list(snapshot.waiting):
+        told = explainer()._explain(snapshot, snapshot.waiting[key], NOW, None)
+        whole = explain.explain(snapshot, key, NOW, POLICY)
+        assert told.explanation.verdict == whole.verdict
+        assert told.explanation.fits_if == whole.fits_if
+        assert told.explanation.start == whole.start
+        assert (told.place.position, told.place.of) == (whole.position, whole.waiting_in_queue)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_deep_in_a_long_line_reason_and_place_are_the_same(seed: int) -> None:
+    rng = random.Random(seed)
+    snapshot = world(rng, 300)
+    before = snapshot.facts()
+    for key in rng.sample(sorted(snapshot.waiting), 10):
+        told = explainer()._explain(snapshot, snapshot.waiting[key], NOW, None)
+        whole = explain.explain(snapshot, key, NOW, POLICY)
+        assert whole.verdict is not None
+        assert told.explanation.verdict is not None
+        assert told.explanation.verdict.reason == whole.verdict.reason
+        assert (told.place.position, told.place.of) == (whole.position, whole.waiting_in_queue)
+        if told.place.position > AHEAD + HEADS:
+            assert not [c for c in told.explanation.fits_if if c.kind in ("ends", "quota", "nodes")]
+    assert snapshot.facts() == before, "questions change nothing"
