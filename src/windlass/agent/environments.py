@@ -110,13 +110,16 @@ def _build(place: Path, requirements: Sequence[str], python: str, code: Path | N
         shutil.rmtree(left, ignore_errors=True)
     fresh = place.with_name(f"{place.name}.{os.getpid()}.new")
     try:
-        _uv("venv", "--relocatable", "--quiet", "--python", python, str(fresh), folder=code)
+        keep = place.parent
+        words = ("--relocatable", "--quiet", "--python", python, str(fresh))
+        _uv(keep, "venv", *words, folder=code)
         if any(line.strip() for line in requirements):
             listed = fresh / "windlass-requirements.txt"
             listed.write_text("\n".join(_anchored(line, code) for line in requirements) + "\n")
-            words = ("--link-mode", "hardlink") if _links(fresh) else ()
-            _uv("pip", "install", "--python", str(fresh / "bin/python"), *words,
-                "--requirements", str(listed), folder=code)  # fmt: skip
+            into = str(fresh / "bin/python")
+            _uv(
+                keep, "pip", "install", "--python", into, "--requirements", str(listed), folder=code
+            )
         fresh.rename(place)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -133,18 +136,9 @@ def _anchored(line: str, code: Path | None) -> str:
     return f"{flag} {code / path}"
 
 
-def _links(fresh: Path) -> bool:
-    """Whether uv's cache is on the same disk; if not, uv would copy after a warning for each."""
-    with contextlib.suppress(OSError):
-        return Path(tool_environment(os.environ, fresh.parent)["UV_CACHE_DIR"]).stat().st_dev == (
-            fresh.stat().st_dev
-        )
-    return False
-
-
-def _uv(*words: str, folder: Path | None) -> None:
+def _uv(keep: Path, *words: str, folder: Path | None) -> None:
     """Shows what it says as it says it; the end of it is the error if it fails."""
-    environment = tool_environment(os.environ, Path(words[-1]).parent)
+    environment = tool_environment(os.environ, keep)
     process = subprocess.Popen(
         [_find_uv(), *words],
         cwd=folder or None,
