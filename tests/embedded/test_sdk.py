@@ -117,6 +117,14 @@ def test_objects_of_every_kind_can_be_read_and_changed(client: windlass.Client) 
         client.list("sausage")
 
 
+def test_what_nodes_and_runs_use_is_told(client: windlass.Client) -> None:
+    handle = client.run("sleep 1000", **SMALL)
+    until(lambda: client.runs.usage().get(handle.name, {}).get("memory", 0) > 0, "it is measured")
+    (used,) = client.nodes.usage().values()
+    assert used["memory"] > 1 << 20
+    handle.delete()
+
+
 def test_old_records_are_pruned(client: windlass.Client) -> None:
     client.run(["true"], name="old", **SMALL).wait(60)
     assert client.runs.prune(older_than="1h") == 0
@@ -285,6 +293,17 @@ def test_a_hundred_small_calls_do_not_start_a_hundred_pods(
 def test_large_arguments_and_results_travel(pool: windlass.Executor) -> None:
     data = os.urandom(5 << 20)
     assert pool.submit(lambda x: x[::-1], data).result(60) == data[::-1]
+
+
+def test_modules_of_the_working_folder_are_there(
+    client: windlass.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_own_words.py").write_text("def shout(text): return text.upper()")
+    monkeypatch.syspath_prepend(tmp_path)
+    import my_own_words  # type: ignore[import-not-found]
+
+    with windlass.Executor(1, client=client, workdir=tmp_path, **SMALL) as pool:
+        assert pool.submit(my_own_words.shout, "abc").result(60) == "ABC"
 
 
 def test_a_lost_worker_fails_its_call_and_no_other(client: windlass.Client) -> None:

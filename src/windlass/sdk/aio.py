@@ -13,7 +13,7 @@ import pathlib
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, Unpack, cast
 
-from windlass.kinds import cronrun, kubernetes, queue, registry, run, validation, wire
+from windlass.kinds import cronrun, kubernetes, quantity, queue, registry, run, validation, wire
 from windlass.kinds.meta import Object
 from windlass.sdk import applying, handles, runs, watching
 from windlass.sdk.handles import AsyncRunHandle
@@ -22,6 +22,8 @@ from windlass.store import connect, errors
 from windlass.store.kubernetes.client import KubernetesStore
 
 T = TypeVar("T", bound=Object)
+
+_METRICS = "/apis/metrics.k8s.io/v1beta1"
 
 Kind = str | type[Object]
 Outcomes = list[applying.Outcome]
@@ -256,6 +258,21 @@ class AsyncRuns:
         query = [("limit", str(limit)), ("finished", str(finished))]
         return await self._client.request("GET", path, query=query)
 
+    async def usage(self) -> dict[str, dict[str, int]]:
+        """What each running run uses now: thousandths of a core, bytes of memory."""
+        client = self._client
+        pods = await _all(client.store, kubernetes.Pod, client.namespace, run.LABEL_RUN, "")
+        owners = {pod.name: (pod.metadata.labels or {})[run.LABEL_RUN] for pod in pods}
+        path = f"{_METRICS}/namespaces/{client.namespace}/pods"
+        found: dict[str, dict[str, int]] = {}
+        for item in (await client.request("GET", path))["items"]:
+            total = found.setdefault(owners.get(item["metadata"]["name"], ""), {})
+            for container in item["containers"]:
+                for name, amount in _amounts(container["usage"]).items():
+                    total[name] = total.get(name, 0) + amount
+        found.pop("", None)
+        return found
+
     async def prune(self, *, older_than: float | str = "0s", namespace: str | None = None) -> int:
         """Deletes the records of runs that ended longer ago than this; returns how many."""
         from windlass.kinds import times
@@ -318,6 +335,11 @@ class AsyncNodes(AsyncCollection[kubernetes.Node]):
     def __init__(self, client: AsyncClient) -> None:
         super().__init__(client, kubernetes.Node)
 
+    async def usage(self) -> dict[str, dict[str, int]]:
+        """What is used on each node now: thousandths of a core, bytes of memory."""
+        answer = await self._client.request("GET", f"{_METRICS}/nodes")
+        return {item["metadata"]["name"]: _amounts(item["usage"]) for item in answer["items"]}
+
     async def cordon(self, name: str) -> None:
         """Nothing new starts there; what runs goes on."""
         await self.patch(name, {"unschedulable": True})
@@ -338,6 +360,13 @@ class AsyncEvents:
         found = await _all(self._client.store, kubernetes.Event, place, "", "")
         chosen = [each for each in found if not about or each.involved_object.name == about]
         return sorted(chosen, key=lambda each: each.last_timestamp or each.event_time or "")
+
+
+def _amounts(usage: Mapping[str, str]) -> dict[str, int]:
+    return {
+        name: quantity.milli(value) if name == "cpu" else quantity.whole(value)
+        for name, value in usage.items()
+    }
 
 
 def kind_of(kind: Kind) -> type[Object]:

@@ -290,6 +290,10 @@ class Runs:
         places and expected starts, then the last that ended."""
         return portal.call(self._aio.ps(limit=limit, finished=finished))
 
+    def usage(self) -> dict[str, dict[str, int]]:
+        """What each running run uses now: thousandths of a core, bytes of memory."""
+        return portal.call(self._aio.usage())
+
     def prune(self, *, older_than: float | str = "0s", namespace: str | None = None) -> int:
         """Deletes the records of runs that ended longer ago than this; returns how many."""
         return portal.call(self._aio.prune(older_than=older_than, namespace=namespace))
@@ -331,6 +335,10 @@ class Nodes(Collection[kubernetes.Node]):
     def __init__(self, nodes: AsyncNodes) -> None:
         super().__init__(nodes)
         self._nodes = nodes
+
+    def usage(self) -> dict[str, dict[str, int]]:
+        """What is used on each node now: thousandths of a core, bytes of memory."""
+        return portal.call(self._nodes.usage())
 
     def cordon(self, name: str) -> None:
         """Nothing new starts there; what runs goes on."""
