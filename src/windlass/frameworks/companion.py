@@ -127,9 +127,10 @@ class Lead:
         needs = self._plan["needs"]
         if needs and not shutil.which(needs):
             raise PeerError(f"{needs} is not there; is it in the run's environment?")
+        deadline = time.monotonic() + PATIENCE
         for argv in self._plan["background"]:
             self._background.append(_start(_filled(argv, me)))
-        deadline = time.monotonic() + PATIENCE
+            self._until_open(me["address"], self._plan["opens"], deadline)
         for other in others:
             self._links.append(self._reach(other, deadline))
         for other, link in zip(others, self._links, strict=True):
@@ -141,6 +142,14 @@ class Lead:
         if self._stopping:
             self._main.send_signal(self._stopping)
         return self._watch(self._main)
+
+    def _until_open(self, address: str, port: int, deadline: float) -> None:
+        while port and not self._stopping and time.monotonic() < deadline:
+            self._look_after_background()
+            with contextlib.suppress(OSError):
+                socket.create_connection((address, port), timeout=5.0).close()
+                return
+            time.sleep(_RETRY)
 
     def _reach(self, other: dict[str, Any], deadline: float) -> socket.socket:
         while True:

@@ -44,6 +44,7 @@ def render(group: Group, member: Member) -> Rendered:
     steps = Steps(
         command=_command(group),
         background=background,
+        opens=lead.port + 1,
         workers=manager,
         ready=[group.python, "-I", "-c", _READY, f"http://{lead.address}:{rest}",
                str(len(group.workers))],

@@ -157,7 +157,9 @@ class Steps:
     command: Sequence[str]
     """The user's, when all is ready."""
     background: Sequence[Sequence[str]] = ()
-    """Beside it, on this member."""
+    """Beside it, on this member: the first is what all others join."""
+    opens: int = 0
+    """The port on which the first answers; the others start when it does."""
     workers: Sequence[str] = ()
     """On each other member. `{address}`, `{cpus}` and `{gpus}` are that member's, here and in
     `background`."""
@@ -188,6 +190,7 @@ def led(group: Group, member: Member, steps: Steps, files: Mapping[str, str]) ->
         "workers": list(steps.workers),
         "ready": list(steps.ready),
         "needs": steps.needs,
+        "opens": steps.opens,
     }
     variables["WINDLASS_PLAN"] = json.dumps(plan)
     return Rendered(variables, files, companion(group, "lead"))

@@ -38,6 +38,7 @@ def render(group: Group, member: Member) -> Rendered:
     steps = Steps(
         command=group.command,
         needs="ray",
+        opens=lead.port + 1,
         background=[["sh", "-c", _WITH_CLIENT, f"{lead.port + 2}", *head]],
         workers=worker,
         ready=["python", "-c", _JOINED, address, str(len(group.members))],

@@ -9,6 +9,14 @@ from windlass.frameworks.group import Framework, Group, Member, Rendered, Steps,
 
 _OVERHEAD = 384 << 20
 """What Spark keeps beside the heap of an executor."""
+_LOGGING = """rootLogger.level = warn
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
+"""
 _READY = """
 import json, sys, urllib.request
 state = json.load(urllib.request.urlopen(sys.argv[1] + "/json/", timeout=5))
@@ -30,6 +38,7 @@ def render(group: Group, member: Member) -> Rendered:
         "spark.ui.enabled": "false",
     }
     files = {
+        "spark/log4j2.properties": _LOGGING,
         "spark/spark-defaults.conf": "".join(f"{k} {v}\n" for k, v in defaults.items()),
     }
     start = ["spark-class", "org.apache.spark.deploy.worker.Worker", "--host", "{address}",
@@ -43,6 +52,7 @@ def render(group: Group, member: Member) -> Rendered:
     steps = Steps(
         command=group.command,
         needs="spark-class",
+        opens=master,
         background=background,
         workers=start,
         ready=[group.python, "-I", "-c", _READY, f"http://{lead.address}:{web}",

@@ -47,7 +47,13 @@ class Cluster:
             "WINDLASS_MEMBERS": json.dumps(self.members), **env,
         }  # fmt: skip
         if plan is not None:
-            base: dict[str, Any] = {"background": [], "workers": [], "ready": [], "needs": ""}
+            base: dict[str, Any] = {
+                "background": [],
+                "workers": [],
+                "ready": [],
+                "needs": "",
+                "opens": 0,
+            }
             environment["WINDLASS_PLAN"] = json.dumps({"members": self.members, **base, **plan})
         process = subprocess.Popen(
             [sys.executable, "-m", "windlass.frameworks.companion", mode],
