@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from windlass.core.cycle import Ask, Cycle
 
 
+MOST_ENTITLED, MOST_STARTS = 32, 256
+"""Beyond these a decision is not looked at twice: what is not taken back now is by the next."""
 _NOT_ENOUGH = "stopping all that it may preempt would not make enough room"
 _PROTECTED = "those that it may preempt must first run for their queue's minimum runtime"
 
@@ -143,8 +145,11 @@ def make_room(cycle: Cycle, ask: Ask, failure: Failure) -> bool:
 
 def second_look(cycle: Cycle) -> None:
     """Units that have the right to room on which others start in this very decision take it back
-    before those start: else the next decision would have to stop them."""
+    before those start: else the next decision would have to stop them. Only where few start and
+    few have a right: the work grows with both."""
     desk = cycle.desk
+    if len(desk.entitled) > MOST_ENTITLED or len(cycle.placements) > MOST_STARTS:
+        return
     desk.late, again = True, bool(desk.entitled)
     while again and any(victims.withdrawable(cycle)):
         again = False
