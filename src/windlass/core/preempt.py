@@ -212,7 +212,7 @@ def _attempt(cycle: Cycle, ask: Ask, over: frozenset[str], failure: Failure | No
     entitled = cycle.policy.reclaim and _may_be_inside(cycle, ask, standing)
     if entitled:
         desk.entitled[unit.key] = over
-    if not (entitled or standing):
+    if not (entitled or standing) or not (cycle.snapshot.running or desk.late):
         return False  # there is nobody
     kind = (unit.queue, unit.preemptible, over, cycle.kind(ask))
     known = desk.refused.get(kind)
