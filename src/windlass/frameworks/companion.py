@@ -120,6 +120,8 @@ class Lead:
                 link.close()
             listener.stop()
             end(self._background)
+            if self._plan.get("scratch"):
+                shutil.rmtree(self._plan["scratch"], ignore_errors=True)
         return code
 
     def _run(self) -> int:

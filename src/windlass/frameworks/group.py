@@ -165,6 +165,8 @@ class Steps:
     `background`."""
     ready: Sequence[str] = ()
     """Repeated until it succeeds."""
+    scratch: str = ""
+    """A folder outside of the member's own that is removed at the end."""
     needs: str = ""
     """A program that must be in the environment; without it nothing is started."""
 
@@ -191,6 +193,7 @@ def led(group: Group, member: Member, steps: Steps, files: Mapping[str, str]) ->
         "ready": list(steps.ready),
         "needs": steps.needs,
         "opens": steps.opens,
+        "scratch": steps.scratch,
     }
     variables["WINDLASS_PLAN"] = json.dumps(plan)
     return Rendered(variables, files, companion(group, "lead"))

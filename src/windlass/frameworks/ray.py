@@ -39,6 +39,7 @@ def render(group: Group, member: Member) -> Rendered:
         command=group.command,
         needs="ray",
         opens=lead.port + 1,
+        scratch=scratch,
         background=[["sh", "-c", _WITH_CLIENT, f"{lead.port + 2}", *head]],
         workers=worker,
         ready=["python", "-c", _JOINED, address, str(len(group.members))],
