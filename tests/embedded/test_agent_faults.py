@@ -78,7 +78,7 @@ def strike(engine: Engine, rng: random.Random) -> str:
     if choice == "agent":
         engine.restart_agent()
     elif choice == "nursery":
-        procfs.kill(pid for pid in procfs.descendants(engine.agent.pid) if _is_nursery(pid))
+        procfs.kill(pid for pid in procfs.descendants(engine.agent.pid) if _is_nursery(pid, engine))
     elif running:
         uid, pid = rng.choice(sorted(running.items()))
         if choice == "shim":
@@ -88,9 +88,12 @@ def strike(engine: Engine, rng: random.Random) -> str:
     return ""
 
 
-def _is_nursery(pid: int) -> bool:
+def _is_nursery(pid: int, engine: Engine) -> bool:
+    """The agent's own child: shims that it is just forking have the same command line."""
     with contextlib.suppress(OSError):
-        return b"nursery" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        named = b"nursery" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return named and int(stat[1]) == engine.agent.pid
     return False
 
 
