@@ -19,6 +19,7 @@ from windlass.core import (
     models,
     order,
     place,
+    predict,
     preempt,
     releases,
     repair,
@@ -439,6 +440,7 @@ class Cycle:
         """The answer; without verdicts if nobody is to be `told`."""
         for held in self.reservations:
             self.wake.append(held.reservation.start)
+        self.wake += self._looks()
         return Decision(
             placements=tuple(self.placements.values()),
             evictions=tuple(self.evictions),
@@ -449,6 +451,18 @@ class Cycle:
             wake_at=min((at for at in self.wake if at > self.now), default=None),
             operations=self.policy.operations - self.work.left,
         )
+
+    def _looks(self) -> Iterator[float]:
+        """When running units reach an age at which their rank should be looked at again, in queues
+        where somebody waits and ranks change with age."""
+        if not self.policy.preempt:
+            return
+        waits = {name for name in self.snapshot.lines() if name in self.tree.queues}
+        aging = {name for name in waits if self.tree.queues[name].order == "attained"}
+        for running in self.running.values() if aging else ():
+            if running.unit.queue in aging:
+                had = running.unit.attained + max(0.0, self.now - running.started)
+                yield self.now + predict.next_look(had) - had
 
     def _verdicts(self) -> Iterator[Verdict]:
         alike.tell_the_rest(self)

@@ -24,6 +24,10 @@ class Predictor(Protocol):
         """Seconds it will probably still run; None when nothing is known."""
         ...
 
+    def left(self, unit: Unit, attained: float) -> float | None:
+        """Seconds it will probably still run, having run for so long; None: nothing is known."""
+        ...
+
     def index(self, unit: Unit, attained: float) -> float:
         """Device-seconds to invest per completion, by what units like it did: small goes first."""
         ...
@@ -42,6 +46,9 @@ class _Ignorance:
     """Knows nothing about durations."""
 
     def expected(self, unit: Unit) -> float | None:  # noqa: ARG002
+        return None
+
+    def left(self, unit: Unit, attained: float) -> float | None:  # noqa: ARG002
         return None
 
     def index(self, unit: Unit, attained: float) -> float:  # noqa: ARG002

@@ -212,6 +212,12 @@ class Outlook:
         found = self.quantile(unit, LIKELY, unit.attained)
         return None if found is None or np.isinf(found) else found
 
+    def left(self, unit: Unit, attained: float) -> float | None:
+        """Seconds that it will probably not run any longer, now that it has run for so long in
+        all; None if too little is known to say."""
+        found = self.quantile(unit, LIKELY, attained)
+        return None if found is None or np.isinf(found) else max(0.0, found - attained)
+
     def _who(self, unit: Unit) -> tuple[_Who, int]:
         """(Units of which the same is known, their size): the unit itself where neighbours tell
         something, else its size; who is not in the line counts as the next of its kin."""

@@ -217,10 +217,10 @@ class Ledger:
         if cycle.policy.unknown_runtime != "learned":
             return
         for running in self._base.unknown.values():
-            seconds = cycle.standing.predictor.expected(running.unit)
+            had = running.unit.attained + max(0.0, cycle.now - running.started)
+            seconds = cycle.standing.predictor.left(running.unit, had)
             if seconds is not None:
-                own.enter(cycle.scene.cluster, running.unit, running.seats,
-                          running.started + seconds)  # fmt: skip
+                own.enter(cycle.scene.cluster, running.unit, running.seats, cycle.now + seconds)
 
     def _take_in(self, cycle: Cycle, own: Releases) -> None:
         cluster = cycle.scene.cluster

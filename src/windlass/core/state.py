@@ -58,6 +58,14 @@ class Holds:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Saved:
+    """A unit that holds room saved its state: what it computed until then is not lost."""
+
+    key: str
+    at: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Gone:
     """A unit neither waits nor holds anything any more; `ran` seconds if it ended by itself."""
 
@@ -89,6 +97,7 @@ Event = (
     | QueueGone
     | Waits
     | Holds
+    | Saved
     | Gone
     | Nominated
     | NominationGone
@@ -232,6 +241,15 @@ class Snapshot:
         self._count(running, 1)
         self.history.know(running.unit, running.started)
 
+    def put_saved(self, key: str, at: float) -> None:
+        """Only what would be lost with the unit changes, so no room is counted again."""
+        running = self.running.get(key)
+        if running is not None:
+            self.running[key] = running = dataclasses.replace(running, checkpoint_at=at)
+            self.roster.enter(self.cluster, running, self.held[key])
+            if key in self.releases.unknown:
+                self.releases.unknown[key] = running
+
     def drop_unit(self, key: str, ran: float | None = None) -> None:
         running, waiting = self.running.get(key), self.waiting.get(key)
         if running is not None and ran is not None:
@@ -368,20 +386,28 @@ def apply(snapshot: Snapshot, events: Iterable[Event]) -> Snapshot:
                 snapshot.put_queue(queue)
             case QueueGone(name):
                 snapshot.drop_queue(name)
-            case Waits(unit):
-                facts_check.refuse_bad_unit(unit)
-                snapshot.put_waiting(unit)
-            case Holds(running):
-                facts_check.refuse_bad_running(running)
-                snapshot.put_running(running)
-                snapshot.nominations.pop(running.unit.key, None)
-            case Gone(key, ran):
-                snapshot.drop_unit(key, ran)
-                snapshot.nominations.pop(key, None)
             case Nominated(nomination):
                 snapshot.nominations[nomination.unit] = nomination
             case NominationGone(unit):
                 snapshot.nominations.pop(unit, None)
             case Promised(reservations):
                 snapshot.reservations = reservations
+            case _:
+                _apply_to_unit(snapshot, event)
     return snapshot
+
+
+def _apply_to_unit(snapshot: Snapshot, event: Waits | Holds | Saved | Gone) -> None:
+    match event:
+        case Waits(unit):
+            facts_check.refuse_bad_unit(unit)
+            snapshot.put_waiting(unit)
+        case Holds(running):
+            facts_check.refuse_bad_running(running)
+            snapshot.put_running(running)
+            snapshot.nominations.pop(running.unit.key, None)
+        case Saved(key, at):
+            snapshot.put_saved(key, at)
+        case Gone(key, ran):
+            snapshot.drop_unit(key, ran)
+            snapshot.nominations.pop(key, None)

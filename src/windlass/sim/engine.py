@@ -283,7 +283,7 @@ class Simulation:
             unit,
             placement.seats,
             self.now,
-            self._expected_end(unit),
+            None if unit.expected is None else self.now + unit.expected,
             self.now + self._min_runtime(unit),
             self.now,
         )
@@ -368,14 +368,8 @@ class Simulation:
             at = live.checkpoint(self.now, interval)
             live.running = dataclasses.replace(live.running, checkpoint_at=at)
             heapq.heappush(self._checkpoints, (at + interval, key, attempt))
-            events.append(state.Holds(live.running))
+            events.append(state.Saved(key, at))
         return events
-
-    def _expected_end(self, unit: Unit) -> float | None:
-        seconds = unit.expected
-        if seconds is None and self.policy.unknown_runtime == "learned":
-            seconds = self.snapshot.history.expected(unit)
-        return None if seconds is None else self.now + seconds
 
     def _min_runtime(self, unit: Unit) -> float:
         queue = self.snapshot.queues.get(unit.queue)

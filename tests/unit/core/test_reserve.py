@@ -542,6 +542,28 @@ def test_two_promises_never_claim_the_same_port_of_a_node():
     assert promises(decide(again, NOW + 1)) == promises(decision)
 
 
+def test_a_state_that_was_saved_counts_as_if_the_unit_had_been_told_anew():
+    held = runs("r", "a", end=NOW + 50)
+    again = dataclasses.replace(held, checkpoint_at=NOW - 5)
+    waiting = [unit("high", role(1, 8), priority=90)]
+    saved = state.apply(snapshot([node("a")], [held], waiting), [state.Saved("r", NOW - 5)])
+    told = state.apply(snapshot([node("a")], [held], waiting), [state.Holds(again)])
+    assert saved.facts() == told.facts()
+    assert decide(saved, NOW) == decide(told, NOW)
+    columns = [each.roster.columns("q", len(each.cluster.resources)) for each in (saved, told)]
+    assert columns[0].since.tolist() == columns[1].since.tolist() == [NOW - 5]
+    state.apply(saved, [state.Saved("nobody", NOW)])
+
+
+def test_ranks_that_change_with_age_are_looked_at_again():
+    running = [runs("r", "a", started=NOW - 900)]
+    waiting = [unit("head", role(1, 8))]
+    queues = [Queue("q", order="attained")]
+    decision = decide(snapshot([node("a")], running, waiting, queues), NOW)
+    assert decision.wake_at == NOW + 100, "it will have run for 1000 s"
+    assert decide(snapshot([node("a")], running, waiting), NOW).wake_at is None
+
+
 def test_what_is_learned_about_others_tells_when_a_silent_unit_ends():
     class Told(predict.History):
         def at(self, now):
@@ -549,6 +571,9 @@ def test_what_is_learned_about_others_tells_when_a_silent_unit_ends():
 
         def expected(self, what):
             return 70.0 if what.kin == "known" else None
+
+        def left(self, what, attained):
+            return 70.0 - attained if what.kin == "known" else None
 
         def index(self, what, attained):
             return attained
