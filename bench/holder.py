@@ -17,17 +17,19 @@ from pathlib import Path
 
 from bench import processes
 
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def main() -> int:
     state = Path(sys.argv[1])
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     windlass = [sys.executable, "-m", "windlass.cli.main", "up", "--state", str(state)]
     with (state / "up.log").open("ab") as log:
         up = subprocess.Popen(windlass, stdout=log, stderr=log)
     signal.signal(signal.SIGUSR1, lambda *_: _account(state))
     signal.signal(signal.SIGTERM, lambda *_: up.send_signal(signal.SIGTERM))
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)  # however the benchmark ends
     while True:
         try:
             os.wait()
