@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.frameworks import cache
 from tests.frameworks.conftest import Engine
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(290)]
@@ -219,9 +220,11 @@ print("hosts", json.dumps(space["_parse_hostfile"](lines)), flush=True)
 
 
 def test_deepspeed_reads_its_own_hostfile(engine: Engine, tmp_path: Path) -> None:
+    without = cache.FOLDER / "without-torch.txt"
+    without.write_text("torch ; sys_platform == 'never'\n")
     printed = engine.run(
         script(tmp_path, DEEPSPEED), "--framework", "deepspeed", "-w", "2",
-        "--requirements", "--no-deps", "--requirements", "deepspeed", command=("python", "job.py"),
+        *requirements("deepspeed"), command=("python", "job.py"), env={"UV_OVERRIDE": str(without)},
     )  # fmt: skip
     found = [line for line in lines(printed) if line.startswith("hosts")]
     assert [json.loads(line.partition(" ")[2]) for line in found] == [
