@@ -139,9 +139,24 @@ def test_run_is_filled_in_with_its_defaults(api: Rest, ns: str) -> None:
     spec = ok(api.post(own(ns, "runs"), run("a")), 201)["spec"]
     assert (spec["priority"], spec["framework"], spec["restart"]) == (50, "process", "run")
     assert spec["checkpoint"] == {"signal": "SIGTERM", "grace": "30s"}
-    assert spec["retries"] == {"limit": 3, "causes": ["NodeLost", "Preempted"]}
+    assert spec["retries"] == {
+        "limit": 3, "causes": ["NodeLost", "Preempted"], "lostAfter": "5m",
+    }  # fmt: skip
     assert spec["roles"][0]["replicas"] == 1
     assert spec["roles"][0]["resources"] == {"cpu": "1", "memory": "1Gi", "shm": "auto"}
+
+
+def test_a_new_run_shows_its_phase_before_anybody_has_written_one(api: Rest, ns: str) -> None:
+    created = ok(api.post(own(ns, "runs"), run("a") | {"status": {"phase": "Running"}}), 201)
+    (listed,) = ok(api.get(own(ns, "runs")))["items"]
+    for shown in (created, ok(api.get(own(ns, "runs", "a"))), listed):
+        assert shown["status"]["phase"] == "Queued"
+    # Kept by whoever writes another part of the status first, and of the spec.
+    part = {"status": {"reason": "WaitingForCapacity"}}
+    written = ok(api.merge(own(ns, "runs", "a", "status"), part))
+    assert written["status"] == {"phase": "Queued", "reason": "WaitingForCapacity"}
+    changed = ok(api.merge(own(ns, "runs", "a"), {"spec": {"priority": 60}}))
+    assert changed["status"] == written["status"]
 
 
 def test_amounts_may_be_numbers_or_text(api: Rest, ns: str) -> None:

@@ -22,6 +22,8 @@ Type = Literal[
 ]
 StructClass = type[msgspec.Struct]
 NOTHING: Final = msgspec.UNSET
+OWN_GROUP: Final = "windlass.dev"
+"""The group of our own kinds."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -67,9 +69,11 @@ class Field:
 
 @functools.cache
 def of_kind(kind: type[Object]) -> Node:
-    """The tree of a kind. `status` has no defaults: the platform writes it, nobody fills it in."""
+    """The tree of a kind. Of our kinds `status` is filled in as the rest is, so that a new object
+    shows its first phase before anybody has written one; of Kubernetes' own it is not: there the
+    platform's parts write all of it."""
     node = of_type(kind)
-    if "status" in node.fields:
+    if "status" in node.fields and kind.resource.group != OWN_GROUP:
         status = node.fields["status"]
         node.fields["status"] = dataclasses.replace(
             status, node=_without_defaults(status.node), default=NOTHING

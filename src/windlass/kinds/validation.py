@@ -19,7 +19,6 @@ from windlass.kinds.nodes import Node
 from windlass.kinds.problems import Problem as Problem
 
 Json = dict[str, Any]
-OWN_GROUP = "windlass.dev"
 
 
 def prune(kind: type[Object], value: Json) -> tuple[Json, list[str]]:
@@ -59,7 +58,7 @@ def validate(kind: type[Object], value: Json, old: Json | None = None) -> list[P
 
 
 def is_own(kind: type[Object]) -> bool:
-    return kind.resource.group == OWN_GROUP
+    return kind.resource.group == nodes.OWN_GROUP
 
 
 def _structure_problems(kind: type[Object], value: Json, own: bool) -> list[Problem]:

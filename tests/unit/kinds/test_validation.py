@@ -101,7 +101,7 @@ def test_defaults_are_written_into_the_object() -> None:
         "retries": {"limit": 3, "causes": ["NodeLost", "Preempted"], "lostAfter": "5m"},
         "checkpoint": {"signal": "SIGTERM", "grace": "30s"},
     }  # fmt: skip
-    assert "status" not in filled
+    assert filled["status"] == {"phase": "Queued"}
 
 
 def test_null_means_absence_so_the_default_holds() -> None:
