@@ -100,6 +100,11 @@ def needs(role: run.Role) -> dict[str, int]:
     }
 
 
+def resizes_live(spec: run.RunSpec, role: run.Role) -> bool:
+    """Whether members of a role may come and go while the others run."""
+    return not spec.placement.gang or role.resize == "live"
+
+
 def device_kind(resource: str) -> str:
     """`gpu` for `windlass.dev/gpu` and `nvidia.com/gpu`; "" for what is no device."""
     domain, _, name = resource.rpartition("/")

@@ -35,8 +35,10 @@ class Setting:
     """Where an attempt runs, besides its nodes."""
 
     engine: engines.Engine = dataclasses.field(default_factory=engines.Engine)
-    ports: int = 0
-    """First port of the attempt's block; see `control.ports`. 0: it has none."""
+    ports: ports.Block | None = None
+    """Of the attempt; None: it has none."""
+    problem: str = ""
+    """Why no pod can be made now, with the remedy."""
     addresses: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """By node, where others reach it; an engine of one machine needs none."""
 
@@ -74,6 +76,12 @@ def unsupported_by(engine: engines.Engine, spec: run.RunSpec) -> str:
             f"spec.environment.image {environment.image}: this engine runs processes on the "
             "machine's own files, not images; leave it out and name packages in "
             "spec.environment.requirements"
+        )
+    wanted, (low, high) = ports.layout(spec), engine.ports
+    if engine.addresses == "node" and wanted and len(wanted.span) > high - low + 1:
+        return (
+            f"its members need {len(wanted.span)} ports and this engine has {low}-{high}; use "
+            "fewer, or widen `ports` in the ConfigMap engine of windlass-system"
         )
     if _needs_preparation(spec) and not engine.server:
         return "spec.code: pods cannot reach the server of this installation; leave it out"
@@ -204,12 +212,12 @@ class _Pod:
             **(overrides.annotations or {}),
             hostpods.STOP_SIGNAL: self.owner.spec.checkpoint.signal,
         }
-        for ours in (members.ANNOTATION_DEVICES, ports.ANNOTATION):
+        for ours in (members.ANNOTATION_DEVICES, hostpods.PORTS, ports.LAYOUT):
             found.pop(ours, None)
         if self.member.devices:
             found[members.ANNOTATION_DEVICES] = ",".join(self.member.devices)
         if self.setting.ports:
-            found[ports.ANNOTATION] = ports.written(self.setting.ports, self.owner.spec)
+            found |= self.setting.ports.written()
         return found
 
     # --- containers
@@ -327,7 +335,7 @@ class _Pod:
         spec, assignment = self.owner.spec, self.owner.status.assignment
         current = assignment is not None and assignment.attempt == self.owner.status.attempt
         rooms = assignment.members if assignment is not None and current else {}
-        rank, offset, stride = 0, 0, ports.stride(spec)
+        rank, block = 0, self.setting.ports
         for role in spec.roles:
             listed = rooms.get(role.name) or [self.member] * role.replicas
             count = max(len(listed), self.index + 1 if role.name == self.role.name else 0)
@@ -338,13 +346,12 @@ class _Pod:
                     index=index,
                     rank=rank,
                     address=self.setting.addresses.get(room.node, "127.0.0.1"),
-                    port=self.setting.ports and self.setting.ports + (offset + index) * stride,
+                    port=block.port(role.name, index) if block else 0,
                     gpus=_count(room, "gpu"),
                     cpus=max(1, quantity.milli(role.resources.cpu) // 1000),
                     memory=quantity.whole(role.resources.memory),
                 )
                 rank += 1
-            offset += role.replicas
 
     def _ports(self) -> list[kubernetes.ContainerPort]:
         numbers = self._port_numbers()

@@ -1,80 +1,134 @@
 """Ports of runs, where members of a node share its address: a block for each attempt.
 
-What is written on pods (annotation `windlass.dev/ports`) is the record. `Ports` is the one who
-chooses: it also remembers blocks whose pods have not come back through the cache yet.
+What is written on pods is the record: `windlass.dev/ports`, first and last port, which the agent
+reads, too, and `windlass.dev/port-layout`, whose they are. A block is laid out once: members that
+join later get ports of their own in it, and nobody's move. `Ports` is the one who chooses: it also
+remembers blocks whose pods have not come back through the cache yet.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 
 from windlass import frameworks
 from windlass.control import members
-from windlass.kinds import kubernetes, run
+from windlass.kinds import hostpods, kubernetes, run
 
-ANNOTATION = "windlass.dev/ports"
-"""First and last port of the attempt's block: `20000-20007`."""
+LAYOUT = "windlass.dev/port-layout"
+"""How many ports each member has, and for how many members of each role, in the order of the spec:
+`3:head=1,worker=8`."""
+_WRITTEN = re.compile(r"(\d+):([a-z0-9-]+=\d+(?:,[a-z0-9-]+=\d+)*)")
 
 
 class NoPortsError(Exception):
     """No block is free; the message has the remedy."""
 
 
-def stride(spec: run.RunSpec) -> int:
-    """How many ports each member has: the framework's, then those that roles name."""
-    own = max((len(role.ports or ()) for role in spec.roles), default=0)
-    return frameworks.BY_NAME[spec.framework].ports + own
+@dataclasses.dataclass(frozen=True, slots=True)
+class Block:
+    """The ports of one attempt."""
 
+    first: int
+    stride: int
+    """How many ports each member has."""
+    roles: tuple[tuple[str, int], ...]
+    """Each role, and for how many members of it there are ports."""
 
-def needed(spec: run.RunSpec) -> int:
-    """How many ports an attempt takes. A single plain process needs none."""
-    members_at_most = sum(role.replicas for role in spec.roles)
-    alone = members_at_most == 1 and spec.framework == "process"
-    if alone and not any(role.ports for role in spec.roles):
+    @property
+    def span(self) -> range:
+        return range(self.first, self.first + self.stride * sum(count for _, count in self.roles))
+
+    def room(self, role: str) -> int:
+        """For how many members of a role there are ports."""
+        return dict(self.roles).get(role, 0)
+
+    def port(self, role: str, index: int) -> int:
+        """The first of a member's own; 0 if it has none."""
+        before = 0
+        for name, count in self.roles:
+            if name == role:
+                return self.first + (before + index) * self.stride if index < count else 0
+            before += count
         return 0
-    return members_at_most * stride(spec)
+
+    def written(self) -> dict[str, str]:
+        """As annotations."""
+        counts = ",".join(f"{name}={count}" for name, count in self.roles)
+        span = self.span
+        return {
+            hostpods.PORTS: f"{span.start}-{span.stop - 1}",
+            LAYOUT: f"{self.stride}:{counts}",
+        }
+
+    @staticmethod
+    def read(annotations: Mapping[str, str] | None) -> Block | None:
+        given = annotations or {}
+        low, _, high = given.get(hostpods.PORTS, "").partition("-")
+        layout = _WRITTEN.fullmatch(given.get(LAYOUT, ""))
+        if not (low.isdecimal() and high.isdecimal() and layout):
+            return None
+        counts = (each.partition("=") for each in layout[2].split(","))
+        found = Block(int(low), int(layout[1]), tuple((name, int(n)) for name, _, n in counts))
+        return found if found.span and found.span[-1] == int(high) <= 65535 else None
 
 
-def written(first: int, spec: run.RunSpec) -> str:
-    return f"{first}-{first + needed(spec) - 1}"
+def layout(spec: run.RunSpec, *, spare: bool = False) -> Block | None:
+    """What an attempt needs, at no place yet. A single plain process needs none. `spare`: roles
+    that grow while they run get twice as much as they ask for today."""
+    own = max((len(role.ports or ()) for role in spec.roles), default=0)
+    live = {role.name for role in spec.roles if members.resizes_live(spec, role)}
+    alone = sum(role.replicas for role in spec.roles) == 1 and spec.framework == "process"
+    if alone and not own and not live:
+        return None
+    return Block(
+        first=0,
+        stride=frameworks.BY_NAME[spec.framework].ports + own,
+        roles=tuple(
+            (role.name, role.replicas * (2 if spare and role.name in live else 1))
+            for role in spec.roles
+        ),
+    )
 
 
-def block_of(pod: kubernetes.Pod) -> range:
-    """The ports that are written on a pod."""
-    text = (pod.metadata.annotations or {}).get(ANNOTATION, "")
-    low, _, high = text.partition("-")
-    if not (low.isdecimal() and high.isdecimal()) or not members.owner_uid(pod):
-        return range(0)
-    return range(int(low), min(int(high), 65535) + 1)
+def block_of(pod: kubernetes.Pod) -> Block | None:
+    """What is written on a member's pod."""
+    return Block.read(pod.metadata.annotations) if members.owner_uid(pod) else None
 
 
 class Ports:
     """Chooses blocks; one for each server that leads."""
 
     def __init__(self) -> None:
-        self._given: dict[tuple[str, int], range] = {}
+        self._given: dict[tuple[str, int], Block] = {}
         """By Run and attempt, until one of its pods is seen."""
 
-    def take(self, owner: run.Run, between: tuple[int, int], pods: Iterable[kubernetes.Pod]) -> int:
-        """The first port of the current attempt's block, 0 if it needs none. The same attempt gets
-        the same block. `pods`: all there are."""
-        size, key = needed(owner.spec), (owner.uid, owner.status.attempt)
-        if not size:
-            return 0
+    def take(
+        self, owner: run.Run, between: tuple[int, int], pods: Iterable[kubernetes.Pod]
+    ) -> Block | None:
+        """The current attempt's block; None if it needs none. The same attempt gets the same,
+        whatever its size is by now. `pods`: all there are."""
+        wanted, key = layout(owner.spec), (owner.uid, owner.status.attempt)
         taken: list[range] = []
         for pod in pods:
             block, member = block_of(pod), members.key_of(pod)
-            if not block or member is None:
+            if member is None:
                 continue
             if (member.run_uid, member.attempt) == key:
-                return block.start
+                return block
+            if block is None:
+                continue
             self._given.pop((member.run_uid, member.attempt), None)
             if members.is_active(pod):
-                taken.append(block)
+                taken.append(block.span)
+        if wanted is None:
+            return None
         if key not in self._given:
-            self._given[key] = _free_block(owner, size, between, [*taken, *self._given.values()])
-        return self._given[key].start
+            taken += [block.span for block in self._given.values()]
+            self._given[key] = _free_block(owner, wanted, between, taken)
+        return self._given[key]
 
     def forget(self, owner: run.Run) -> None:
         """The Run has ended or its attempt is over: what it has not written is free."""
@@ -82,30 +136,43 @@ class Ports:
             del self._given[key]
 
 
-def _free_block(owner: run.Run, size: int, between: tuple[int, int], taken: list[range]) -> range:
+def _free_block(
+    owner: run.Run, wanted: Block, between: tuple[int, int], taken: list[range]
+) -> Block:
+    """With room to grow if there is, else without."""
+    for each in (layout(owner.spec, spare=True) or wanted, wanted):
+        first = _place(owner, len(each.span), between, taken)
+        if first is not None:
+            return dataclasses.replace(each, first=first)
+    low, high = between
+    raise NoPortsError(
+        f"{len(wanted.span)} ports in a row are needed and none are free in {low}-{high}; wait "
+        "until other runs end, or widen `ports` in the ConfigMap engine of windlass-system"
+    )
+
+
+def _place(owner: run.Run, size: int, between: tuple[int, int], taken: list[range]) -> int | None:
     """Begins to look at a place that differs from attempt to attempt: ports that somebody else on
     the machine uses do not fail every attempt."""
     low, high = between
     span = high - low + 1 - size
-    if span >= 0:
-        digest = hashlib.sha256(f"{owner.uid}/{owner.status.attempt}".encode()).digest()
-        # In steps of its size, so that blocks of one size leave no gaps that fit none.
-        start = low + int.from_bytes(digest[:4]) % (span // size + 1) * size
-        for first in (start, low):
-            found = _first_fit(first, high, size, taken)
-            if found is not None:
-                return found
-    raise NoPortsError(
-        f"{size} ports in a row are needed and none are free in {low}-{high}; wait until other "
-        "runs end, or widen `ports` in the ConfigMap engine of windlass-system"
-    )
+    if span < 0:
+        return None
+    digest = hashlib.sha256(f"{owner.uid}/{owner.status.attempt}".encode()).digest()
+    # In steps of its size, so that blocks of one size leave no gaps that fit none.
+    start = low + int.from_bytes(digest[:4]) % (span // size + 1) * size
+    for first in (start, low):
+        found = _first_fit(first, high, size, taken)
+        if found is not None:
+            return found
+    return None
 
 
-def _first_fit(first: int, high: int, size: int, taken: list[range]) -> range | None:
+def _first_fit(first: int, high: int, size: int, taken: list[range]) -> int | None:
     for block in sorted(taken, key=lambda each: each.start):
         if block.stop <= first:
             continue
         if block.start >= first + size:
             break
         first = block.stop
-    return range(first, first + size) if first + size - 1 <= high else None
+    return first if first + size - 1 <= high else None

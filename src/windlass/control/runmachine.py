@@ -29,6 +29,10 @@ ALLOWED: dict[str, frozenset[str]] = {
     "Failed": frozenset(),
     "Stopped": frozenset(),
 }
+_SHORT = Reason.WAITING_FOR_CAPACITY
+"""What a Run that has room is told while its pods cannot be made."""
+_LOOK_AGAIN = 5.0
+"""Seconds until pods that could not be made are tried again."""
 _END = {Reason.COMPLETED: "Succeeded", Reason.USER_STOPPED: "Stopped"}
 
 
@@ -214,6 +218,25 @@ def _resize_by_restart(view: View) -> Move | None:
         grows = size > known and view.owner.status.phase == "Running"
         if (grows or size < known) and not resizes_live(view.owner, role):
             return _stop_or_end(view, Reason.RESIZED, f"with {size} {role} instead of {known}")
+    return _outgrown(view)
+
+
+def _outgrown(view: View) -> Move | None:
+    """Some role has room for more members than there are ports for: the next attempt gets its
+    own. Those who run were told the ports of all, so nobody's are moved."""
+    if not view.present or view.setting.engine.addresses != "node":
+        return None
+    block = view.setting.ports
+    total = sum(view.sizes.values())
+    for role, size in view.sizes.items():
+        if block is not None and size > block.room(role):
+            ports = f"it has ports for {block.room(role)}"
+        elif block is None and total > 1:
+            ports = "it has no ports"
+        else:
+            continue
+        words = f"with {size} {role}: {ports}, and more only with a new start"
+        return _stop_or_end(view, Reason.RESIZED, words)
     return None
 
 
@@ -339,7 +362,21 @@ def _keep_whole(view: View, missing: Sequence[Member], wake: float | None) -> Pl
     due = [member for member in missing if pause <= 0 or not view.restart_of(member)]
     if len(due) < len(missing):
         wake = pause if wake is None else min(pause, wake)
+    if due and (view.setting.problem or view.owner.status.reason == _SHORT):
+        return _short(view, view.setting.problem, wake)
     return Plan(create=_pods(view, due), delete=_surplus(view), wake=wake)
+
+
+def _short(view: View, problem: str, wake: float | None) -> Plan:
+    """No pod can be made now: says so once and looks again; and when it is over, that it is."""
+    status = view.owner.status
+    if not problem:
+        step = (status.history or ())[-1]
+        return Plan(note={"reason": step.reason, "message": step.message})
+    if (status.reason, status.message) != (_SHORT, problem):
+        return Plan(note={"reason": _SHORT, "message": problem})
+    wake = _LOOK_AGAIN if wake is None else min(_LOOK_AGAIN, wake)
+    return Plan(delete=_surplus(view), wake=wake)
 
 
 def _pods(view: View, wanted: Iterable[Member]) -> tuple[kubernetes.Pod, ...]:

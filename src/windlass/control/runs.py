@@ -102,10 +102,7 @@ class Runs:
             owner = await self._store.get(run.Run, name, namespace)
         except errors.NotFound:
             return runtime.DONE
-        try:
-            return await self._steps(owner)
-        except ports.NoPortsError as problem:
-            return runtime.failed(str(problem))
+        return await self._steps(owner)
 
     async def _steps(self, owner: run.Run) -> runtime.Result:
         for _ in range(_STEPS_AT_ONCE):
@@ -144,12 +141,15 @@ class Runs:
             return podrender.Setting(engine)
         named = {member.node for listed in room.members.values() for member in listed}
         known = {node: self._address(node) for node in named}
-        first = 0
+        block, problem = None, ""
         if engine.addresses == "node":
             # Its own pods first: the block that is written on them is found at once.
             pods = itertools.chain(self._pods.by(POD_INDEX, owner.uid), self._pods)
-            first = self._ports.take(owner, engine.ports, pods)
-        return podrender.Setting(engine, first, {n: a for n, a in known.items() if a})
+            try:
+                block = self._ports.take(owner, engine.ports, pods)
+            except ports.NoPortsError as none:
+                problem = str(none)
+        return podrender.Setting(engine, block, problem, {n: a for n, a in known.items() if a})
 
     async def _carry_out(self, owner: run.Run, plan: runmachine.Plan) -> tuple[str, run.Run | None]:
         """What went wrong, if something did; and the Run if its next step can be taken at once."""

@@ -138,6 +138,6 @@ def kept_members(owner: run.Run) -> Mapping[str, int]:
 
 def resizes_live(owner: run.Run, name: str) -> bool:
     """Whether members of a role may come and go while the others run."""
-    return not owner.spec.placement.gang or any(
-        role.name == name and role.resize == "live" for role in owner.spec.roles
+    return any(
+        role.name == name and members.resizes_live(owner.spec, role) for role in owner.spec.roles
     )

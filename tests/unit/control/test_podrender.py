@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from tests.unit.control import build
 from windlass.agent import environment
 from windlass.control import podrender, ports
 from windlass.control.engine import Engine
-from windlass.kinds import kubernetes, run
+from windlass.kinds import hostpods, kubernetes, run
 
 EMBEDDED = Engine(
     images=False, addresses="node", server="https://127.0.0.1:1", authority="PEM",
@@ -26,8 +27,9 @@ def pod(
 ) -> kubernetes.Pod:
     role = role or build.role()
     owner = build.assigned(build.a_run("job", role, **spec), devices=devices)
-    needs = ports.needed(owner.spec)
-    setting = podrender.Setting(engine, 20000 if needs else 0, {"n1": "10.0.0.1"})
+    block = ports.layout(owner.spec)
+    block = dataclasses.replace(block, first=20000) if block else None
+    setting = podrender.Setting(engine, block, addresses={"n1": "10.0.0.1"})
     return podrender.pod_of(owner, role, 0, run.Member(node="n1", devices=devices), setting)
 
 
@@ -44,7 +46,7 @@ def test_a_plain_run_is_as_small_as_it_was():
     assert made.spec.init_containers is None
     assert made.spec.volumes is None
     assert made.spec.containers[0].command == ["true"]
-    assert ports.ANNOTATION not in made.metadata.annotations
+    assert hostpods.PORTS not in made.metadata.annotations
 
 
 def test_code_and_requirements_are_prepared_before_the_command():
@@ -111,7 +113,7 @@ def test_shared_memory_is_as_large_as_asked_for(shm, isolation, size):
 def test_overrides_are_honoured_and_ours_cannot_be_overridden():
     overrides = run.Overrides(
         labels={"a": "b", run.LABEL_RUN: "other"},
-        annotations={"c": "d", ports.ANNOTATION: "1-2"},
+        annotations={"c": "d", hostpods.PORTS: "1-2"},
         image_pull_policy="Always",
         image_pull_secrets=["registry"],
         runtime_class_name="kata",
@@ -122,7 +124,7 @@ def test_overrides_are_honoured_and_ours_cannot_be_overridden():
     assert made.metadata.labels["a"] == "b"
     assert made.metadata.labels[run.LABEL_RUN] == "job"
     assert made.metadata.annotations["c"] == "d"
-    assert ports.ANNOTATION not in made.metadata.annotations
+    assert hostpods.PORTS not in made.metadata.annotations
     assert made.spec.containers[0].image_pull_policy == "Always"
     assert made.spec.image_pull_secrets == [{"name": "registry"}]
     assert (made.spec.runtime_class_name, made.spec.priority_class_name) == ("kata", "high")
@@ -166,6 +168,7 @@ REFUSED = [
     ({"mounts": [run.Mount(source="dataset:x", path="/d")]}, None, "mount a claim or host:"),
     ({"code": CODE}, Engine(), "pods cannot reach the server"),
     ({"framework": "torch"}, EMBEDDED, ""),
+    ({"framework": "ray"}, Engine(addresses="node", ports=(20000, 20001)), "need 3 ports"),
 ]
 
 

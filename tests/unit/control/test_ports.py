@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -11,14 +12,20 @@ from hypothesis import strategies as st
 from tests.unit.control import build
 from windlass.control import podrender, ports
 from windlass.control.engine import Engine
-from windlass.kinds import kubernetes, run
+from windlass.kinds import hostpods, kubernetes, run
 
 BETWEEN = (20000, 20099)
 ENGINE = Engine(addresses="node", images=False, ports=BETWEEN)
 
 
-def a_pod(owner: run.Run, first: int, phase: str = "Running") -> kubernetes.Pod:
-    setting = podrender.Setting(ENGINE, first)
+def at(owner: run.Run, first: int) -> ports.Block:
+    block = ports.layout(owner.spec)
+    assert block is not None
+    return dataclasses.replace(block, first=first)
+
+
+def a_pod(owner: run.Run, block: ports.Block, phase: str = "Running") -> kubernetes.Pod:
+    setting = podrender.Setting(ENGINE, block)
     pod = podrender.pod_of(owner, owner.spec.roles[0], 0, run.Member(node="n1"), setting)
     pod.status.phase = phase
     return pod
@@ -28,54 +35,91 @@ def a_run(name: str, members: int = 2, **spec: Any) -> run.Run:
     return build.a_run(name, build.role(replicas=members), **spec)
 
 
+def size(owner: run.Run, *, spare: bool = False) -> int:
+    block = ports.layout(owner.spec, spare=spare)
+    return len(block.span) if block else 0
+
+
 def test_a_single_plain_process_needs_none():
-    assert ports.needed(a_run("a", 1).spec) == 0
-    assert ports.needed(a_run("a", 1, framework="torch").spec) == 1
-    assert ports.needed(a_run("a", 3).spec) == 3
+    assert size(a_run("a", 1)) == 0
+    assert size(a_run("a", 1, framework="torch")) == 1
+    assert size(a_run("a", 3)) == 3
     named = build.role(replicas=2, ports=[run.Port(name="http", port=80)])
-    assert ports.needed(build.a_run("a", named).spec) == 4
+    assert size(build.a_run("a", named)) == 4
+
+
+def test_who_grows_while_it_runs_has_room_for_that():
+    live = build.a_run("a", build.role("head"), build.role(replicas=3, resize="live"))
+    assert ports.layout(live.spec, spare=True).roles == (("head", 1), ("worker", 6))
+    assert size(build.a_run("b", build.role(resize="live"))) == 1
+    assert size(build.a_run("c", build.role(replicas=3)), spare=True) == 3
+    block = ports.Ports().take(live, BETWEEN, [])
+    assert block.room("worker") == 6
+    tight = ports.Ports().take(live, (20000, 20004), [])
+    assert tight.room("worker") == 3, "no room to grow is no reason not to start"
 
 
 def test_what_is_written_on_pods_is_the_record():
     owner = a_run("a")
-    assert ports.Ports().take(owner, BETWEEN, [a_pod(owner, 20040)]) == 20040
-    assert a_pod(owner, 20040).metadata.annotations[ports.ANNOTATION] == "20040-20041"
+    pod = a_pod(owner, at(owner, 20040))
+    assert pod.metadata.annotations[hostpods.PORTS] == "20040-20041"
+    assert ports.Ports().take(owner, BETWEEN, [pod]) == at(owner, 20040)
+
+
+def test_growing_moves_nobodys_ports():
+    small = build.role(replicas=2, resize="live")
+    owner = build.a_run("a", small, build.role("ps", replicas=2), framework="torch")
+    before = at(owner, 20000)
+    pod = a_pod(owner, before)
+    places = {(r, i): before.port(r, i) for r in ("worker", "ps") for i in range(2)}
+    small.replicas = 4
+    after = ports.Ports().take(owner, BETWEEN, [pod])
+    assert {(r, i): after.port(r, i) for r in ("worker", "ps") for i in range(2)} == places
+    assert after.port("worker", 2) == 0, "there is none for it"
+
+
+@pytest.mark.parametrize(
+    ("span", "layout"),
+    [("20000-20003", ""), ("20000-20003", "1:worker=5"), ("x-y", "1:worker=4"), ("", "1:worker=4"),
+     ("20000-20003", "1:worker=4,"), ("70000-70003", "1:worker=4"), ("20000-19999", "1:worker=0")],
+)  # fmt: skip
+def test_what_makes_no_sense_is_no_block(span, layout):
+    assert ports.Block.read({hostpods.PORTS: span, ports.LAYOUT: layout}) is None
 
 
 def test_two_runs_that_start_at_once_get_different_ports_before_any_pod_is_seen():
     chooser, blocks = ports.Ports(), []
     for number in range(50):
-        first = chooser.take(a_run(f"r{number}"), BETWEEN, [])
-        blocks.append(range(first, first + 2))
+        blocks.append(chooser.take(a_run(f"r{number}"), BETWEEN, []).span)
     taken = [port for block in blocks for port in block]
     assert len(set(taken)) == len(taken) == 100
     with pytest.raises(ports.NoPortsError, match="wait until other runs end"):
         chooser.take(a_run("one-too-many"), BETWEEN, [])
     chooser.forget(a_run("r7"))
-    assert chooser.take(a_run("next"), BETWEEN, []) == blocks[7].start
+    assert chooser.take(a_run("next"), BETWEEN, []).span == blocks[7]
 
 
 def test_ports_of_pods_that_ended_are_free_again():
     owner = a_run("a", 100)
+    block = at(owner, 20000)
     with pytest.raises(ports.NoPortsError):
-        ports.Ports().take(a_run("b"), BETWEEN, [a_pod(owner, 20000)])
-    assert ports.Ports().take(a_run("b"), BETWEEN, [a_pod(owner, 20000, "Succeeded")])
+        ports.Ports().take(a_run("b"), BETWEEN, [a_pod(owner, block)])
+    assert ports.Ports().take(a_run("b"), BETWEEN, [a_pod(owner, block, "Succeeded")])
 
 
 @given(st.lists(st.tuples(st.integers(1, 12), st.booleans()), max_size=30))
 def test_blocks_of_live_attempts_never_overlap(steps):
     chooser, pods, live = ports.Ports(), [], {}
-    for number, (size, ends) in enumerate(steps):
-        owner = a_run(f"r{number}", size)
-        needed = ports.needed(owner.spec)
+    for number, (count, ends) in enumerate(steps):
+        owner = a_run(f"r{number}", count)
         try:
-            first = chooser.take(owner, BETWEEN, pods)
+            found = chooser.take(owner, BETWEEN, pods)
         except ports.NoPortsError:
             continue
-        assert first == chooser.take(owner, BETWEEN, pods)
-        if not needed:
+        assert found == chooser.take(owner, BETWEEN, pods)
+        if found is None:
             continue
-        block = set(range(first, first + needed))
+        block = set(found.span)
         assert BETWEEN[0] <= min(block)
         assert max(block) <= BETWEEN[1]
         assert not any(block & other for other in live.values())
@@ -83,4 +127,4 @@ def test_blocks_of_live_attempts_never_overlap(steps):
             chooser.forget(owner)
         else:
             live[owner.name] = block
-            pods.append(a_pod(owner, first))
+            pods.append(a_pod(owner, found))

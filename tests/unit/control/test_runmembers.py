@@ -5,7 +5,8 @@ import datetime
 import pytest
 
 from tests.unit.control import build
-from windlass.control import members, runmachine, runview
+from windlass.control import members, podrender, ports, runmachine, runview
+from windlass.control.engine import Engine
 from windlass.kinds import kubernetes, run, times
 from windlass.kinds.reasons import Reason
 
@@ -236,3 +237,39 @@ def test_a_node_that_refuses_a_member_is_avoided_and_it_costs_nothing():
     assert (move.to, move.reason, move.avoid, move.cost) == (
         "Queued", Reason.NODE_REFUSED, ("n1",), 0,
     )  # fmt: skip
+
+
+# --- ports ----------------------------------------------------------------------------------------
+
+
+def seen(owner: run.Run, *pods: kubernetes.Pod, **setting) -> runmachine.Plan:
+    engine = Engine(images=False, addresses="node")
+    view = runview.View(owner, pods, 1, NOW, {}, podrender.Setting(engine, **setting))
+    return runmachine.plan(view)
+
+
+@pytest.mark.parametrize("phase", ["Starting", "Running"])
+@pytest.mark.parametrize(("room", "restarts"), [(3, False), (2, True)])
+def test_who_grows_beyond_his_ports_starts_again(phase, room, restarts):
+    owner = running(3, phase)
+    owner.status.members = {"worker": 2}
+    block = ports.Block(20000, 1, (("worker", room),))
+    made = seen(owner, *all_pods(owner, 2), ports=block)
+    if restarts:
+        assert (made.move.to, made.move.reason) == ("Stopping", Reason.RESIZED)
+        assert "it has ports for 2" in made.move.message
+    else:
+        assert indexes(made.create) == ["2"]
+
+
+def test_without_ports_a_run_says_so_once_and_can_be_stopped():
+    owner = running(2, "Starting")
+    made = seen(owner, problem="no ports")
+    assert made.note == {"reason": Reason.WAITING_FOR_CAPACITY, "message": "no ports"}
+    owner.status.reason, owner.status.message = Reason.WAITING_FOR_CAPACITY, "no ports"
+    made = seen(owner, problem="no ports")
+    assert (made.note, tuple(made.create), made.wake) == (None, (), 5.0)
+    block = ports.Block(20000, 1, (("worker", 2),))
+    assert seen(owner, ports=block).note == {"reason": "", "message": ""}
+    owner.spec.stop = True
+    assert seen(owner, problem="no ports").move.to == "Stopped"

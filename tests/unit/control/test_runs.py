@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 from collections import Counter
 
 from hypothesis import HealthCheck, given, settings
@@ -9,7 +10,8 @@ from hypothesis import strategies as st
 
 from tests.unit.control import build
 from tests.unit.control.faults import Crash, Fragile
-from windlass.control import runs, runtime
+from windlass.control import podrender, ports, runs, runtime
+from windlass.control.engine import Engine
 from windlass.kinds import kubernetes, meta, run
 from windlass.store.embedded.api import Api
 from windlass.store.embedded.client import EmbeddedStore
@@ -19,14 +21,14 @@ KEY = (build.NAMESPACE, "job")
 
 
 @contextlib.asynccontextmanager
-async def controlling(store, *, live=True, write_to=None):
+async def controlling(store, *, live=True, write_to=None, **more):
     """The reconciler with a pod cache; `live=False`: a cache that sees no more changes."""
     pods = Reflector(store, kubernetes.Pod, indexes={runs.POD_INDEX: runs.pod_index})
     async with pods:
         await pods.synced()
         if not live:
             await pods.stop()
-        yield runs.Runs(write_to or store, pods, epoch=1)
+        yield runs.Runs(write_to or store, pods, epoch=1, **more)
 
 
 async def submit(store, *roles: run.Role, **spec) -> run.Run:
@@ -250,3 +252,28 @@ async def _play_node(store, pod: kubernetes.Pod, fails: bool) -> None:
         await report(store, pod, "Running")
     elif pod.status.phase == "Running" and (last or not fails):
         await report(store, pod, "Failed" if fails else "Succeeded", 1 if fails else 0)
+
+
+async def test_a_run_that_gets_no_ports_says_so_and_starts_when_there_are_some(store):
+    engine = [Engine(images=False, addresses="node", ports=(20000, 20002))]
+    other = build.assigned(build.a_run("other", build.role(replicas=2)))
+    block = dataclasses.replace(ports.layout(other.spec), first=20000)
+    setting = podrender.Setting(engine[0], block)
+    pod = podrender.pod_of(other, other.spec.roles[0], 0, run.Member(node="n1"), setting)
+    await store.create(pod)
+    await submit(store, build.role(replicas=2))
+    await assign(store)
+    async with controlling(store, engine=lambda: engine[0]) as made:
+        result = await made.reconcile(KEY)
+        owner = await store.get(run.Run, "job", build.NAMESPACE)
+        assert (owner.status.phase, owner.status.reason) == ("Starting", "WaitingForCapacity")
+        assert "2 ports in a row are needed" in owner.status.message
+        assert result.after is not None
+        await made.reconcile(KEY)
+        again = await store.get(run.Run, "job", build.NAMESPACE)
+        assert again.metadata.resource_version == owner.metadata.resource_version
+        engine[0] = Engine(images=False, addresses="node", ports=(20000, 20009))
+        await made.reconcile(KEY)
+        await until(lambda: len(list(made._pods)) == 3)
+    owner = await store.get(run.Run, "job", build.NAMESPACE)
+    assert owner.status.reason == "Assigned"
