@@ -25,8 +25,12 @@ _FULL = 0.98
 _BYTES_PER_SECOND = 8 << 30
 _OURS = frozenset(
     {
-        "Completed", "ShimLost", "AgentLost", "NodeLost", "NodeShutdown", "Evicted", "Preempted",
-        "ContainerStatusUnknown", "DeadlineExceeded", "OOMKilled", "OutOfMemory",
+        "Completed", "ShimLost", "AgentLost", "NodeLost", "NodeShutdown", "NodeRefused", "Evicted",
+        "Preempted", "Suspended", "Resized", "UserStopped", "ContainerStatusUnknown",
+        "DeadlineExceeded", "OOMKilled", "OutOfMemory", "OutOfSharedMemory", "ImageNotSupported",
+        "PodNotSupported", "CreateContainerConfigError", "CreateContainerError", "StartError",
+        "UnexpectedAdmissionError", "TopologyAffinityError", "NodeAffinity", "NodePorts",
+        "PortTaken",
     }
 )  # fmt: skip
 """Reasons that only the platform gives: a job cannot claim them and be started again for free."""

@@ -20,22 +20,24 @@ ANNOTATION_DEVICES = "windlass.dev/devices"
 """Which devices a member's pod was given: its Run says so only while the attempt is current."""
 ANNOTATION_RESTART = "windlass.dev/restart"
 """The restart within the attempt that the pod was made for; absent: it is the first of its key."""
-PREPARE = "prepare"
-"""The init container of ours, whose termination message is typed."""
 MOST = 1 << 53
 """Larger amounts count as this one: more than any machine has, and sums of it stay exact."""
 
 State = Literal["waiting", "running", "succeeded", "failed"]
 
 _STATES: dict[str, State] = {"Running": "running", "Succeeded": "succeeded", "Failed": "failed"}
-_FAILURES = {
+_ENDINGS = {
     "OOMKilled": reasons.Reason.OUT_OF_MEMORY,
     "OutOfSharedMemory": reasons.Reason.OUT_OF_SHARED_MEMORY,
+    "ShimLost": reasons.Reason.AGENT_LOST,
+    "ContainerStatusUnknown": reasons.Reason.AGENT_LOST,
+}
+"""What nodes say of a container. The embedded agent lets no job say it of itself."""
+_FAILURES = {
+    **_ENDINGS,
     "NodeLost": reasons.Reason.NODE_LOST,
     "NodeShutdown": reasons.Reason.NODE_LOST,
     "Evicted": reasons.Reason.NODE_LOST,
-    "ShimLost": reasons.Reason.AGENT_LOST,
-    "ContainerStatusUnknown": reasons.Reason.AGENT_LOST,
     "ImageNotSupported": reasons.Reason.IMAGE_OR_ENVIRONMENT_FAILED,
     "PodNotSupported": reasons.Reason.IMAGE_OR_ENVIRONMENT_FAILED,
     "CreateContainerConfigError": reasons.Reason.IMAGE_OR_ENVIRONMENT_FAILED,
@@ -46,6 +48,14 @@ _FAILURES = {
     "NodePorts": reasons.Reason.NODE_REFUSED,
     "PortTaken": reasons.Reason.NODE_REFUSED,
 }
+"""What nodes say of a pod; of a container only `_ENDINGS` counts, because its last words may be the
+job's own, and some of these lead to attempts that cost nothing."""
+_PREPARE_SAYS = frozenset(
+    {reasons.Reason.IMAGE_OR_ENVIRONMENT_FAILED, reasons.Reason.CODE_FAILED,
+     reasons.Reason.TIMEOUT, reasons.Reason.UNSUPPORTED}
+)  # fmt: skip
+"""Reasons that our init container may give. The user's `setup` runs in it, so none that leads to an
+attempt for free."""
 _REFUSED = "OutOf"
 """How kubelets begin the reason of a pod that they have no room for: OutOfcpu, OutOfpods."""
 
@@ -160,11 +170,11 @@ def failure(pod: kubernetes.Pod) -> tuple[reasons.Reason, str, int | None]:
     for status in (*before, *(pod.status.container_statuses or ())):
         ended = status.state.terminated
         if ended is not None and ended.exit_code != 0:
-            reason = _FAILURES.get(ended.reason, reasons.Reason.CODE_FAILED)
             how = f"signal {ended.exit_code - 128}" if ended.exit_code > 128 else "an error"
             words = ended.message or f"ended by {how} with exit code {ended.exit_code}"
-            if status.name == PREPARE:
-                reason, words = _prepare_failed(reason, words)
+            reason = _ENDINGS.get(ended.reason, reasons.Reason.CODE_FAILED)
+            if reason is reasons.Reason.CODE_FAILED and status in before:
+                reason, words = _not_prepared(ended.reason, words)
             return reason, f"{pod.name}: {words}", ended.exit_code
     reason = _FAILURES.get(pod.status.reason, reasons.Reason.CODE_FAILED)
     if reason is reasons.Reason.CODE_FAILED and pod.status.reason.startswith(_REFUSED):
@@ -172,15 +182,18 @@ def failure(pod: kubernetes.Pod) -> tuple[reasons.Reason, str, int | None]:
     return reason, f"{pod.name}: {pod.status.message or pod.status.reason or 'failed'}", None
 
 
-def _prepare_failed(reason: reasons.Reason, told: str) -> tuple[reasons.Reason, str]:
-    """What our own init container left: `{"reason", "message"}`, or else whatever it printed."""
-    if reason is reasons.Reason.CODE_FAILED:
-        reason = reasons.Reason.IMAGE_OR_ENVIRONMENT_FAILED
+def _not_prepared(reason: str, told: str) -> tuple[reasons.Reason, str]:
+    """What our own init container left: `{"reason", "message"}`, which the embedded agent has taken
+    apart already and others leave in the message; or else whatever it printed."""
+    if reason in _PREPARE_SAYS:
+        return reasons.Reason(reason), told
     try:
         typed = msgspec.json.decode(told, type=_Typed)
-        return reasons.Reason(typed.reason), typed.message
-    except (msgspec.MsgspecError, ValueError):
-        return reason, told
+    except msgspec.MsgspecError:
+        return reasons.Reason.IMAGE_OR_ENVIRONMENT_FAILED, told
+    known = typed.reason in _PREPARE_SAYS
+    usual = reasons.Reason.IMAGE_OR_ENVIRONMENT_FAILED
+    return reasons.Reason(typed.reason) if known else usual, typed.message
 
 
 class _Typed(msgspec.Struct):

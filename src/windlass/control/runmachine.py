@@ -371,8 +371,8 @@ def _short(view: View, problem: str, wake: float | None) -> Plan:
     """No pod can be made now: says so once and looks again; and when it is over, that it is."""
     status = view.owner.status
     if not problem:
-        step = (status.history or ())[-1]
-        return Plan(note={"reason": step.reason, "message": step.message})
+        before = [(step.reason, step.message) for step in status.history or ()] or [("", "")]
+        return Plan(note=dict(zip(("reason", "message"), before[-1], strict=True)))
     if (status.reason, status.message) != (_SHORT, problem):
         return Plan(note={"reason": _SHORT, "message": problem})
     wake = _LOOK_AGAIN if wake is None else min(_LOOK_AGAIN, wake)

@@ -88,9 +88,8 @@ def test_what_makes_no_sense_is_no_block(span, layout):
 
 
 def test_two_runs_that_start_at_once_get_different_ports_before_any_pod_is_seen():
-    chooser, blocks = ports.Ports(), []
-    for number in range(50):
-        blocks.append(chooser.take(a_run(f"r{number}"), BETWEEN, []).span)
+    chooser = ports.Ports()
+    blocks = [chooser.take(a_run(f"r{number}"), BETWEEN, []).span for number in range(50)]
     taken = [port for block in blocks for port in block]
     assert len(set(taken)) == len(taken) == 100
     with pytest.raises(ports.NoPortsError, match="wait until other runs end"):
