@@ -173,6 +173,29 @@ def test_a_job_that_waits_says_why_with_amounts(engine: Engine) -> None:
     assert engine("delete", "run", "huge").code == exits.OK
 
 
+def test_queues_tell_what_they_hold_borrow_and_lend(engine: Engine) -> None:
+    engine("queue", "create", "lender", "--guarantee", "cpu=100000")
+    engine("queue", "create", "borrower")
+    engine("submit", "--name", "held", "--queue", "borrower", "--cpus", "0.1", "--", "sleep", "600")
+
+    def status(name: str) -> dict[str, Any]:
+        found: dict[str, Any] = engine("queue", "get", name, "--json").json["queue"]
+        return found.get("status") or {}
+
+    eventually(lambda: status("borrower").get("running") == 1)
+    assert status("borrower")["used"]["cpu"] == status("borrower")["borrowed"]["cpu"] == "100m"
+    eventually(lambda: bool(status("lender").get("lent")))
+    assert "100m borrowed" in engine("queue", "get", "borrower").out
+    assert "counts as" in engine("queue", "get", "lender").out
+    shown = engine("queue", "list").out
+    assert "BORROWED" in shown
+    assert "cpu=100m" in shown
+    engine("delete", "run", "held")
+    eventually(lambda: status("borrower").get("running", 0) == 0)
+    for name in ("lender", "borrower"):
+        assert engine("queue", "delete", name).code == exits.OK
+
+
 def test_ctrl_c_leaves_the_job_running_and_says_how_to_come_back(engine: Engine) -> None:
     follower = engine.start("run", "--name", "left", "--", "sh", "-c", "echo up; sleep 600")
     assert follower.stdout is not None

@@ -106,12 +106,18 @@ def list_queues(out: Output, target: base.Target) -> None:
     rows = [
         ["  " * depth + each.name, each.spec.order, str(each.spec.weight),
          str(each.status.running), str(each.status.pending), _amounts(each.status.used),
+         _amounts(each.status.borrowed), _amounts(each.status.lent),
          _amounts(each.spec.guarantee), _amounts(each.spec.limit)]
         for depth, each in _tree(found)
     ]  # fmt: skip
     out.result([wire.to_dict(each) for each in found], names=[each.name for each in found])
-    header = ["NAME", "ORDER", "WEIGHT", "RUN", "WAIT", "USED", "GUARANTEE", "LIMIT"]
+    header = [
+        "NAME", "ORDER", "WEIGHT", "RUN", "WAIT", "USED", "BORROWED", "LENT", "GUARANTEE", "LIMIT",
+    ]  # fmt: skip
     out.table(header, rows)
+    for each in found:
+        for trouble in _troubles(each):
+            out.warn(f"queue/{each.name}: {trouble}.")
     if not found:
         out.hint("No queues. Make one: windlass queue create NAME")
 
@@ -136,21 +142,45 @@ def get(out: Output, name: str, target: base.Target) -> None:
     found, page = client.call(target, work)
     mine = [item for item in page["items"] if item["queue"] == name]
     out.result({"queue": wire.to_dict(found), "runs": mine}, names=[name])
+    for line in _described(out, found):
+        out.say(line)
+    for item in mine:
+        place = f" ({item['position']}/{item['of']})" if "position" in item else ""
+        out.say(f"    {item['namespace']}/{item['name']} {item['phase']}{place}")
+
+
+def _described(out: Output, found: kind.Queue) -> list[str]:
+    """What it is and what it holds, line by line."""
     spec, status = found.spec, found.status
-    out.say(f"queue/{name}: order {spec.order}, weight {spec.weight}"
-            f"{', strict' if spec.strict else ''}{f', below {spec.parent}' if spec.parent else ''}"
-            f"{', for ' + ', '.join(spec.namespaces) if spec.namespaces else ''}")  # fmt: skip
+    lines = [
+        f"queue/{found.name}: order {spec.order}, weight {spec.weight}"
+        f"{', strict' if spec.strict else ''}{f', below {spec.parent}' if spec.parent else ''}"
+        f"{', for ' + ', '.join(spec.namespaces) if spec.namespaces else ''}"
+    ]
     used, limits = status.used or {}, spec.limit or spec.guarantee or {}
-    for resource in sorted({*used, *limits}):
+    borrowed, lent = status.borrowed or {}, status.lent or {}
+    for resource in sorted({*used, *limits, *lent}):
         amount, most = used.get(resource, "0"), limits.get(resource)
         graph = ""
         if most and quantity.milli(most):
             graph = live.bar(out, quantity.milli(amount) / quantity.milli(most)) + " "
-        out.say(f"  {resource:10} {graph}{amount} used" + (f" of {most}" if most else ""))
-    out.say(f"  {status.running} run, {status.pending} wait")
-    for item in mine:
-        place = f" ({item['position']}/{item['of']})" if "position" in item else ""
-        out.say(f"    {item['namespace']}/{item['name']} {item['phase']}{place}")
+        parts = [f"{amount} used" + (f" of {most}" if most else "")]
+        parts += [f"{borrowed[resource]} borrowed"] if resource in borrowed else []
+        parts += [f"{lent[resource]} lent to others"] if resource in lent else []
+        lines.append(f"  {resource:10} {graph}{', '.join(parts)}")
+    share = "" if status.share is None else f"; share {status.share:.3f}"
+    lines.append(f"  {status.running} run, {status.pending} wait{share}")
+    return lines + [f"  {trouble}" for trouble in _troubles(found)]
+
+
+def _troubles(found: kind.Queue) -> list[str]:
+    """What is wrong with it, in the words of its conditions."""
+    good = {"Ready": "True", "OverCommitted": "False"}
+    return [
+        each.message
+        for each in found.status.conditions or ()
+        if each.status != good.get(each.type, each.status)
+    ]
 
 
 def _tree(found: list[kind.Queue]) -> list[tuple[int, kind.Queue]]:

@@ -19,6 +19,7 @@ from windlass.control import (
     members,
     metrics,
     nodes,
+    queuestatus,
     runs,
     runtime,
     scheduler,
@@ -144,6 +145,9 @@ class _Room:
             epoch=epoch,
             registry=registry,
         )
+        self._queue_statuses = queuestatus.QueueStatuses(
+            store, self._queues, look=self._scheduler.look, decided=self._scheduler.decided
+        )
 
     async def run(self) -> None:
         """Until cancelled, or until one of them fails."""
@@ -160,6 +164,7 @@ class _Room:
                 group.create_task(self._run_controller.run(), name=runs.NAME)
                 group.create_task(self._cron_controller.run(), name=cronruns.NAME)
                 group.create_task(self._scheduler.run(), name=scheduler.NAME)
+                group.create_task(self._queue_statuses.run(), name=queuestatus.NAME)
                 group.create_task(self._node_controller.run(), name=nodes.NAME)
         finally:
             for reflector in reflectors:

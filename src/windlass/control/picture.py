@@ -23,6 +23,8 @@ from windlass.store.reflector import Change
 
 T = TypeVar("T", bound=meta.Object)
 Fact = facts.Unit | facts.Running
+_POD = "pod/"
+"""What the keys of pods that count by themselves begin with; those of Runs are their uids."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -133,6 +135,11 @@ class Picture:
         """The members of its attempt of today that have pods, in whatever state."""
         keys = (members.key_of(self._pods[uid]) for uid in self._pods_of.get(owner.uid, ()))
         return [key for key in keys if key is not None and key.attempt == owner.status.attempt]
+
+    @property
+    def snapshot(self) -> state.Snapshot | None:
+        """As `bring_up` left it; None before its first time."""
+        return self._snapshot
 
     @property
     def size(self) -> tuple[int, int]:
@@ -306,7 +313,7 @@ class Picture:
         return snapshots.queue_of(owner, self._homes)
 
     def _tell_pod(self, uid: str, touched: set[str], units: dict[str, state.Event]) -> None:
-        pod, key, fact = self._pods.get(uid), f"pod/{uid}", None
+        pod, key, fact = self._pods.get(uid), f"{_POD}{uid}", None
         if pod is not None:
             owner = self._runs.get(members.owner_uid(pod))
             if not snapshots.is_covered(pod, owner):
@@ -375,6 +382,11 @@ class Picture:
             elif fact is not None:
                 history.know(fact.unit, fact.started)
         return history
+
+
+def is_pod(key: str) -> bool:
+    """Whether a unit is a pod by itself, not a Run."""
+    return key.startswith(_POD)
 
 
 def _put(objects: dict[str, T], before: T | None, after: T | None, key: Callable[[T], str]) -> str:

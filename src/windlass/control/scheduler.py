@@ -19,7 +19,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from windlass.control import leader, metrics, picture, records, snapshots
 from windlass.control.runs import all_of
@@ -30,6 +30,7 @@ from windlass.kinds.run import QueuePlace, Run
 from windlass.store import client, errors
 from windlass.store.reflector import Reflector
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 NAME = "scheduler"
@@ -86,6 +87,10 @@ class Scheduler:
         self._now = now
         self._picture = picture.Picture(levels)
         self._changed = asyncio.Event()
+        self.decided = asyncio.Event()
+        """Set after each decision; whoever waits for it clears it."""
+        self._deciding = asyncio.Lock()
+        """Held while the snapshot may change."""
         self._wake_at: float | None = None
         self._must_decide = True
         """Nothing was decided yet, or what was decided is not all written down."""
@@ -148,6 +153,12 @@ class Scheduler:
         again = await self._tell()
         return min((at for at in (self._wake_at, again) if at is not None), default=None)
 
+    async def look(self, read: Callable[[state.Snapshot], T]) -> T | None:
+        """What a reader makes of the snapshot, between two decisions; None before the first."""
+        async with self._deciding:
+            snapshot = self._picture.snapshot
+            return None if snapshot is None else read(snapshot)
+
     def _wake(self, *_: object) -> None:
         self._changed.set()
 
@@ -178,11 +189,13 @@ class Scheduler:
     async def _decide(self, changes: picture.Changes, now: float) -> Outcome:
         started = time.perf_counter()
         nodes, units = self._picture.size
-        if nodes > INLINE_NODES or units > INLINE_UNITS:
-            # Meanwhile handlers only note what changed; nothing touches the snapshot.
-            outcome = await asyncio.to_thread(self._think, changes, now)
-        else:
-            outcome = self._think(changes, now)
+        async with self._deciding:
+            if nodes > INLINE_NODES or units > INLINE_UNITS:
+                # Meanwhile handlers only note what changed; nothing touches the snapshot.
+                outcome = await asyncio.to_thread(self._think, changes, now)
+            else:
+                outcome = self._think(changes, now)
+        self.decided.set()
         self._took.observe(value=time.perf_counter() - started)
         self._waiting.set(to=len(outcome.decision.verdicts))
         return outcome

@@ -68,7 +68,8 @@ class QueueSpec(Struct):
 
 
 class QueueStatus(Struct):
-    """How much of it is used. Only the platform writes this."""
+    """How much of it is used, the queues below it included. Only the platform writes this, a few
+    seconds after it changed."""
 
     observed_generation: int = 0
     """The generation of the spec that this status is about."""
@@ -85,7 +86,8 @@ class QueueStatus(Struct):
     share: float | None = None
     """Its largest part of any resource against its weight; the fair order compares it."""
     conditions: fields.Conditions | None = None
-    """Ready, OverCommitted."""
+    """Ready: its place in the tree is sound. OverCommitted: more is guaranteed than there is, so
+    that its guarantee counts for less."""
 
 
 class Queue(Object):

@@ -1,0 +1,264 @@
+"""What each queue holds, borrows and lends: from the scheduler's snapshot into `Queue.status`.
+
+Derived between two decisions from the tree that decisions are made on, so that what people read
+is what the scheduler goes by. It waits a moment after a decision, because the next one often
+follows at once, and looks at most every few seconds; the latest picture counts, and only queues
+whose status differs are written. So a storm of decisions costs few writes, and scheduling never
+waits for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import datetime
+import logging
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from windlass.control import leader, picture
+from windlass.core import queues, state, verdicts
+from windlass.kinds import meta, quantity, queue, times
+from windlass.store import client, errors
+from windlass.store.reflector import Change, Reflector
+
+log = logging.getLogger(__name__)
+
+NAME = "queuestatus"
+SETTLE = 0.3
+"""Seconds after a decision in which others may follow it."""
+EVERY = 3.0
+"""Seconds from one look to the next: no queue is written more often."""
+
+Statuses = dict[str, queue.QueueStatus]
+
+
+class Look(Protocol):
+    """Applies a reader to the snapshot while no decision is being made; None before the first."""
+
+    async def __call__(self, read: Callable[[state.Snapshot], Statuses]) -> Statuses | None: ...
+
+
+class QueueStatuses:
+    """One per leader's term."""
+
+    def __init__(
+        self,
+        store: client.Store,
+        listed: Reflector[queue.Queue],
+        *,
+        look: Look,
+        decided: asyncio.Event,
+        now: Callable[[], datetime.datetime] = times.now,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """`decided` is set whenever the scheduler has decided."""
+        self._store = store
+        self._listed = listed
+        self._look = look
+        self._due = decided
+        self._now = now
+        self._sleep = sleep
+        listed.add_handler(self._queue_changed)
+
+    async def run(self) -> None:
+        """Writes what differs, until cancelled or until another leads."""
+        while True:
+            await self._due.wait()
+            await self._sleep(SETTLE)
+            self._due.clear()
+            try:
+                await self.write()
+            except leader.LeadershipLostError:
+                return
+            except errors.ApiError as error:
+                log.warning("a queue's status could not be written: %s", error.message)
+                self._due.set()
+            await self._sleep(EVERY - SETTLE)
+
+    async def write(self) -> None:
+        """One look at the snapshot, and a write for each queue that it tells something new of."""
+        found = await self._look(derive)
+        for each in list(self._listed) if found else ():
+            status = (found or {}).get(each.name)
+            if status is not None:
+                await self._write(each, status)
+
+    async def _write(self, each: queue.Queue, status: queue.QueueStatus) -> None:
+        patch = changes(each, status, self._now())
+        if not patch:
+            return
+        version = {"resourceVersion": each.metadata.resource_version}
+        try:
+            await self._store.patch(
+                queue.Queue, each.name, subresource="status",
+                patch={"metadata": version, "status": patch},
+            )  # fmt: skip
+        except (errors.Conflict, errors.NotFound):
+            self._due.set()  # it changed since: the next look sees how
+
+    def _queue_changed(self, _: Change, __: queue.Queue | None, after: queue.Queue | None) -> None:
+        """A change that decisions do not depend on is observed, too."""
+        if after is not None and after.status.observed_generation != after.metadata.generation:
+            self._due.set()
+
+
+# --- pure ---------------------------------------------------------------------------------------
+
+
+def derive(snapshot: state.Snapshot) -> Statuses:
+    """What is true of each queue, the queues below it included. Conditions carry no times yet."""
+    tree = snapshot.tree
+    running = _counted(
+        tree,
+        collections.Counter(
+            each.unit.queue for key, each in snapshot.running.items() if not picture.is_pod(key)
+        ),
+    )
+    pending = _counted(tree, collections.Counter(unit.queue for unit in snapshot.waiting.values()))
+    lent = lending(tree)
+    return {
+        name: queue.QueueStatus(
+            used=_amounts(tree.used[name]),
+            borrowed=_amounts(borrowing(tree, name)),
+            lent=_amounts(lent.get(name, {})),
+            running=running[name],
+            pending=pending[name],
+            share=tree.share(name) / queues.SHARE_UNIT,
+            conditions=[_ready(tree, name), _over_committed(tree, name)],
+        )
+        for name in tree.queues
+    }
+
+
+def changes(each: queue.Queue, status: queue.QueueStatus, now: datetime.datetime) -> dict[str, Any]:
+    """The merge-patch that makes the queue's status this one; empty if it is so already."""
+    old = each.status
+    known = {condition.type: condition for condition in old.conditions or ()}
+    conditions = []
+    for condition in status.conditions or ():
+        before = known.get(condition.type)
+        same = before is not None and before.status == condition.status
+        since = before.last_transition_time if before and same else times.seconds(now)
+        conditions.append(msgspec.structs.replace(condition, last_transition_time=since))
+    if old.observed_generation == each.metadata.generation and old == msgspec.structs.replace(
+        status, observed_generation=old.observed_generation, conditions=conditions
+    ):
+        return {}
+    return {
+        "observedGeneration": each.metadata.generation,
+        "used": _replacing(old.used, status.used),
+        "borrowed": _replacing(old.borrowed, status.borrowed),
+        "lent": _replacing(old.lent, status.lent),
+        "running": status.running,
+        "pending": status.pending,
+        "share": status.share,
+        "conditions": msgspec.to_builtins(conditions),
+    }
+
+
+def borrowing(tree: queues.Tree, name: str) -> queues.Sums:
+    """What a queue holds above its guarantee, of resources that are guaranteed to anybody."""
+    used, own = tree.used[name], tree.guarantee[name]
+    return {r: used.get(r, 0) - own.get(r, 0) for r in tree.guaranteed}
+
+
+def lending(tree: queues.Tree) -> dict[str, queues.Sums]:
+    """Queue -> what others hold of its guarantee.
+
+    Siblings can still have at once what is free above them. What their guarantees exceed that by
+    is held by others; it is counted against those who lend, in proportion to what they lend.
+    """
+    lent: dict[str, queues.Sums] = {name: {} for name in tree.queues}
+    roots = [name for name, each in tree.queues.items() if each.parent not in tree.queues]
+    for resource in tree.guaranteed:
+        free = max(0, tree.capacity.get(resource, 0) - tree.total.get(resource, 0))
+        levels = [(sorted(roots), free)]
+        while levels:
+            names, free = levels.pop()
+            idle = {name: _idle(tree, name, resource) for name in names}
+            open_to = {name: _lendable(tree, name, resource) for name in names}
+            held = min(sum(idle.values()) - free, sum(open_to.values()))
+            for name, part in _shared_out(max(0, held), open_to).items():
+                lent[name][resource] = part
+                levels.append((tree.children.get(name, []), idle[name] - part))
+    return lent
+
+
+def _idle(tree: queues.Tree, name: str, resource: str) -> int:
+    """Of its guarantee, what the queue does not use."""
+    return max(0, tree.guarantee[name].get(resource, 0) - tree.used[name].get(resource, 0))
+
+
+def _lendable(tree: queues.Tree, name: str, resource: str) -> int:
+    """Of that, what others may have."""
+    own = tree.guarantee[name].get(resource, 0)
+    return min(_idle(tree, name, resource), tree.queues[name].lend.get(resource, own))
+
+
+def _shared_out(total: int, parts: Mapping[str, int]) -> queues.Sums:
+    """The total in proportion to the parts, in the largest pieces of which all are multiples: of
+    whole devices, nobody lends a third."""
+    whole = sum(parts.values())
+    if not total:
+        return dict.fromkeys(parts, 0)
+    piece = math.gcd(total, *parts.values())
+    found = {name: total * part // whole // piece * piece for name, part in parts.items()}
+    rest = total - sum(found.values())
+    for name in sorted(parts, key=lambda each: found[each] * whole - total * parts[each]):
+        more = min(piece, rest, parts[name] - found[name])
+        found[name] += more
+        rest -= more
+    return found
+
+
+def _counted(tree: queues.Tree, own: Mapping[str, int]) -> collections.Counter[str]:
+    """The same with what is counted below each queue."""
+    found: collections.Counter[str] = collections.Counter()
+    for name, count in own.items():
+        for above in tree.path(name):
+            found[above] += count
+    return found
+
+
+def _ready(tree: queues.Tree, name: str) -> meta.Condition:
+    broken = tree.broken.get(name)
+    if broken:
+        return meta.Condition(type="Ready", status="False", reason="BadParent", message=broken)
+    return meta.Condition(type="Ready", status="True", reason="Ready")
+
+
+def _over_committed(tree: queues.Tree, name: str) -> meta.Condition:
+    """Whether there is less than was guaranteed, so that guarantees shrink."""
+    own = tree.guarantee[name]
+    short = [
+        f"{verdicts.told(r, amount)} is guaranteed and counts as {verdicts.told(r, own.get(r, 0))}"
+        for r, amount in sorted(tree.queues[name].guarantee.items())
+        if own.get(r, 0) < amount
+    ]
+    if not short:
+        return meta.Condition(type="OverCommitted", status="False", reason="Covered")
+    return meta.Condition(
+        type="OverCommitted", status="True", reason="TooLittleCapacity",
+        message="; ".join(short) + ": more is guaranteed in all than there is",
+    )  # fmt: skip
+
+
+def _amounts(sums: Mapping[str, int]) -> queue.Amounts:
+    """As people write them; what is zero is left out."""
+    return {name: _amount(name, sums[name]) for name in sorted(sums) if sums[name] > 0}
+
+
+def _amount(name: str, amount: int) -> str:
+    """The opposite of how `snapshots` reads a quota."""
+    if name == "memory":
+        return quantity.of_bytes(amount)
+    return str(amount) if name == "pods" else quantity.of_milli(amount)
+
+
+def _replacing(old: queue.Amounts | None, new: queue.Amounts | None) -> dict[str, Any]:
+    """The merge-patch that leaves only the new names."""
+    return {**dict.fromkeys(old or ()), **(new or {})}
