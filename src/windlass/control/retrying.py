@@ -5,7 +5,9 @@ Pure. `control.runmachine` asks, `control.snapshots` asks when a Run may be plac
 
 from __future__ import annotations
 
+import datetime
 import itertools
+from collections.abc import Iterable
 
 from windlass.control.runview import View
 from windlass.kinds import run, times
@@ -29,6 +31,8 @@ RESTARTABLE = frozenset(
 )
 """Failures of a member after which its node can take it again."""
 BLAMES_NODE = frozenset({Reason.NODE_LOST, Reason.AGENT_LOST, Reason.NODE_REFUSED})
+BLAMED_FOR = 3600.0
+"""Seconds after the last failure that was a node's, when a Run forgets which nodes to avoid."""
 
 
 def cost(owner: run.Run, reason: Reason) -> int | None:
@@ -39,6 +43,16 @@ def cost(owner: run.Run, reason: Reason) -> int | None:
     if _COSTLY.get(reason) in retries.causes and owner.status.retries < retries.limit:
         return 1
     return None
+
+
+def avoided(owner: run.Run, more: Iterable[str], now: datetime.datetime) -> list[str]:
+    """The nodes that failed it, those that do it now last; none when that is long ago."""
+    before = list(owner.status.avoid or ())
+    at = [step.at for step in owner.status.history or () if step.reason in BLAMES_NODE]
+    if not at or (now - times.parse(at[-1])).total_seconds() > BLAMED_FOR:
+        before = []
+    more = list(more)
+    return [*(node for node in before if node not in more), *more][-run.AVOIDED :]
 
 
 def retry_at(owner: run.Run) -> float:

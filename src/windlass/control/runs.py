@@ -29,6 +29,7 @@ from windlass.control import (
     podrender,
     ports,
     progress,
+    retrying,
     runmachine,
     runtime,
     runview,
@@ -308,9 +309,9 @@ def status_patch(owner: run.Run, move: runmachine.Move, now: datetime.datetime) 
     }
     if move.members is not None:
         patch["members"] = _whole(status.members, move.members)
-    if move.avoid:
-        known = [node for node in status.avoid or () if node not in move.avoid]
-        patch["avoid"] = [*known, *move.avoid][-run.AVOIDED :]
+    avoided = retrying.avoided(owner, move.avoid, now)
+    if avoided != (status.avoid or []):
+        patch["avoid"] = avoided or None
     if move.next_attempt:
         patch |= {
             "attempt": status.attempt + 1,

@@ -5,7 +5,7 @@ import datetime
 import pytest
 
 from tests.unit.control import build
-from windlass.control import members, podrender, ports, runmachine, runview
+from windlass.control import members, podrender, ports, runmachine, runs, runview
 from windlass.control.engine import Engine
 from windlass.kinds import kubernetes, run, times
 from windlass.kinds.reasons import Reason
@@ -273,3 +273,21 @@ def test_without_ports_a_run_says_so_once_and_can_be_stopped():
     assert seen(owner, ports=block).note == {"reason": "", "message": ""}
     owner.spec.stop = True
     assert seen(owner, problem="no ports").move.to == "Stopped"
+
+
+# --- nodes that failed it -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("after", "kept"), [(3599, ["n1", "n2"]), (3601, None)])
+def test_nodes_that_failed_it_are_forgotten_after_an_hour(after, kept):
+    owner = running(1, "Stopping")
+    owner.status.history = [
+        run.Transition(at=build.START, to_phase="Queued", reason=Reason.NODE_LOST),
+        run.Transition(at="2026-01-01T10:59:00Z", to_phase="Running", reason="MembersRunning"),
+    ]
+    owner.status.avoid = ["n1", "n2"]
+    now = NOW + datetime.timedelta(seconds=after)
+    move = runmachine.Move("Queued", Reason.CODE_FAILED, "", next_attempt=True)
+    assert runs.status_patch(owner, move, now).get("avoid", owner.status.avoid) == kept
+    blamed = runmachine.Move("Queued", Reason.NODE_LOST, "", next_attempt=True, avoid=("n1",))
+    assert runs.status_patch(owner, blamed, now)["avoid"] == [*(["n2"] if kept else []), "n1"]
