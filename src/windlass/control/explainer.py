@@ -20,7 +20,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from windlass.control import picture, scheduler, snapshots
+from windlass.control import engine, picture, scheduler, snapshots
 from windlass.core import cycle, explain, facts, state
 from windlass.kinds import kubernetes, queue, times
 from windlass.kinds.run import Run
@@ -107,6 +107,12 @@ class Explainer:
         self._pods = Reflector(store, kubernetes.Pod)
         self._runs = Reflector(store, Run)
         self._queues = Reflector(store, queue.Queue)
+        self._facts = Reflector(
+            store,
+            kubernetes.ConfigMap,
+            engine.NAMESPACE,
+            field_selector=f"metadata.name={engine.NAME}",
+        )
         self._groups: dict[str, dict[str, dict[str, Run]]] = {}
         """Namespace -> active, waiting or finished -> uid -> Run."""
         self._pending = 0
@@ -121,6 +127,7 @@ class Explainer:
         self._runs.add_handler(self._picture.see_run)
         self._runs.add_handler(self._group)
         self._queues.add_handler(self._picture.see_queue)
+        self._facts.add_handler(self._picture.see_engine)
         for reflector in self._reflectors:
             reflector.add_handler(self._count)
 
@@ -170,7 +177,7 @@ class Explainer:
         """What would become of a run that does not exist yet."""
         await self.ready()
         queue_name = snapshots.queue_of(owner, snapshots.homes(self._queues))
-        unit = snapshots.read_unit(owner, queue_name, self._levels)
+        unit = snapshots.read_unit(owner, queue_name, self._levels, self._picture.engine)
 
         def work(snapshot: state.Snapshot, now: float) -> Waiting:
             asked = dataclasses.replace(unit, key=_PLANNED, submitted=now)
@@ -295,7 +302,7 @@ class Explainer:
 
     @property
     def _reflectors(self) -> tuple[Reflector[Any], ...]:
-        return self._nodes, self._pods, self._runs, self._queues
+        return self._nodes, self._pods, self._runs, self._queues, self._facts
 
     async def _start(self) -> None:
         for reflector in self._reflectors:

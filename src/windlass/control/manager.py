@@ -142,6 +142,7 @@ class _Room:
             pods=self._pods,
             runs=self._runs,
             queues=self._queues,
+            engine=self._facts,
             epoch=epoch,
             registry=registry,
         )

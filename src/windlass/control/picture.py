@@ -15,6 +15,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from windlass.control import engine as engines
 from windlass.control import members, snapshots
 from windlass.core import facts, predict, state
 from windlass.kinds import kubernetes, meta, queue
@@ -39,6 +40,8 @@ class Changes:
 class Picture:
     def __init__(self, levels: snapshots.Levels = snapshots.LEVELS) -> None:
         self._levels = levels
+        self.engine: engines.Engine | None = None
+        """What it can do, once that was seen."""
         self._nodes: dict[str, kubernetes.Node] = {}
         self._queues: dict[str, queue.Queue] = {}
         self._runs: dict[str, Run] = {}
@@ -97,6 +100,12 @@ class Picture:
                 return  # older than what we wrote: ours is on its way
             del self._ours[after.uid]
         self._changed_runs.add(_put(self._runs, before, after, lambda owner: owner.uid))
+
+    def see_engine(
+        self, _: Change, __: kubernetes.ConfigMap | None, after: kubernetes.ConfigMap | None
+    ) -> None:
+        self.engine = engines.Engine.read(after)
+        self._changed_runs.update(self._runs)
 
     def wrote(self, owner: Run) -> None:
         """What the store answered to a write of ours; the watch may have been quicker."""
@@ -250,7 +259,7 @@ class Picture:
         if not waits and not snapshots.holds_assignment(owner):
             return None
         name = self._queue_of(owner)
-        unit = snapshots.read_unit(owner, name, self._levels)
+        unit = snapshots.read_unit(owner, name, self._levels, self.engine)
         if waits:
             return unit
         queue_fact = self._told_queues.get(name)

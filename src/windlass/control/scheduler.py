@@ -74,6 +74,7 @@ class Scheduler:
         pods: Reflector[kubernetes.Pod],
         runs: Reflector[Run],
         queues: Reflector[queue.Queue],
+        engine: Reflector[kubernetes.ConfigMap] | None = None,
         epoch: int,
         policy: facts.Policy = POLICY,
         levels: snapshots.Levels = snapshots.LEVELS,
@@ -115,6 +116,9 @@ class Scheduler:
         queues.add_handler(self._picture.see_queue)
         for reflector in (nodes, pods, runs, queues):
             reflector.add_handler(self._wake)
+        if engine is not None:
+            engine.add_handler(self._picture.see_engine)
+            engine.add_handler(self._wake)
 
     async def run(self) -> None:
         """Decides whenever something changed, until cancelled."""

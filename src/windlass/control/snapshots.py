@@ -15,6 +15,7 @@ import decimal
 import fractions
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from windlass.control import engine as engines
 from windlass.control import members, podrender, retrying, runview
 from windlass.core import facts
 from windlass.core.constraints import NAME_FIELD
@@ -135,7 +136,13 @@ def kept_room(owner: run.Run) -> dict[str, list[run.Member]]:
     }
 
 
-def read_unit(owner: run.Run, queue_name: str, levels: Levels = LEVELS) -> facts.Unit:
+def read_unit(
+    owner: run.Run,
+    queue_name: str,
+    levels: Levels = LEVELS,
+    engine: engines.Engine | None = None,
+) -> facts.Unit:
+    """`engine`: what it cannot do holds the Run; None: nobody knows."""
     spec, topology = owner.spec, owner.spec.placement.topology
     created = owner.metadata.creation_timestamp
     return facts.Unit(
@@ -154,7 +161,7 @@ def read_unit(owner: run.Run, queue_name: str, levels: Levels = LEVELS) -> facts
         attained=_ran_before(owner),
         kin=f"{owner.namespace}/{spec.user or ''}",
         not_before=retrying.retry_at(owner),
-        held=_held(spec, levels),
+        held=_held(spec, levels, engine),
     )
 
 
@@ -459,10 +466,12 @@ def _dislikes(avoid: Iterable[str] | None) -> tuple[facts.Preference, ...]:
     return (facts.Preference(match, TRIED_LAST),)
 
 
-def _held(spec: run.RunSpec, levels: Levels) -> tuple[Reason, str] | None:
+def _held(
+    spec: run.RunSpec, levels: Levels, engine: engines.Engine | None
+) -> tuple[Reason, str] | None:
     if spec.suspend:
         return Reason.SUSPENDED, "held by spec.suspend"
-    problem = podrender.unsupported(spec)
+    problem = podrender.unsupported(spec, engine)
     topology = spec.placement.topology
     if not problem and topology and topology.mode == "required":
         known = (*levels, "node")

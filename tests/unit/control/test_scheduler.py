@@ -8,8 +8,9 @@ import pytest
 
 from tests.unit.control import build
 from windlass.control import leader, metrics, scheduler
+from windlass.control.engine import Engine
 from windlass.core import invariants
-from windlass.kinds import kubernetes, queue, run
+from windlass.kinds import kubernetes, meta, queue, run
 from windlass.store import errors
 from windlass.store.reflector import Reflector
 
@@ -331,3 +332,25 @@ async def test_a_decision_that_breaks_a_rule_is_counted_and_logged(store, monkey
         await made.cycle()
     assert 'windlass_invariant_violations_total{invariant="I1"} 1' in registry.render()
     assert "node n1 is given out twice" in caplog.text
+
+
+async def test_what_the_engine_cannot_do_is_said_at_once_and_taken_back_when_it_can(store):
+    image = run.Environment(image="pytorch")
+    await setup(store, build.a_run("job", environment=image))
+    name = meta.ObjectMeta(name="engine", namespace=build.NAMESPACE)
+    facts = await store.create(
+        kubernetes.ConfigMap(metadata=name, data=Engine(images=False).data())
+    )
+    watched = Reflector(store, kubernetes.ConfigMap, build.NAMESPACE)
+    async with watched, scheduling(store, engine=watched) as made:
+        await watched.synced()
+        await made.cycle()
+        told = await status(store)
+        assert (told.assignment, told.reason) == (None, "Unsupported")
+        assert "this engine runs processes" in told.message
+        facts.data = Engine().data()
+        await store.replace(facts)
+        async with asyncio.timeout(5):
+            while (await status(store)).assignment is None:
+                await made.cycle()
+                await asyncio.sleep(0.01)
