@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -171,6 +172,39 @@ def test_a_job_that_waits_says_why_with_amounts(engine: Engine) -> None:
     assert (status["phase"], status["reason"]) == ("Queued", "Impossible")
     assert "4000" in status["message"]
     assert engine("delete", "run", "huge").code == exits.OK
+
+
+def test_stopping_what_has_ended_says_how_it_ended_and_leaves_its_record_alone(
+    engine: Engine,
+) -> None:
+    engine("run", "--name", "good", "--", "true")
+    engine("run", "--name", "bad", "--", "sh", "-c", "exit 7")
+    stopped = engine("stop", "good", "bad")
+    assert stopped.code == exits.OK
+    good, bad = stopped.out.splitlines()
+    assert good == "run/good has already ended (Succeeded)"
+    assert bad.startswith("run/bad has already ended (Failed: ")
+    assert "exit code 7" in bad
+    assert engine("stop", "good", "--json", "--wait").json == {"changed": []}
+    assert "stop" not in engine("get", "run", "good", "--json").json["spec"]
+
+
+def test_why_says_once_that_a_run_succeeded(engine: Engine) -> None:
+    engine("run", "--name", "fine", "--", "true")
+    sentences = engine("why", "fine", "--json").json["sentences"]
+    assert len(sentences) == 1
+    assert sentences[0].startswith("It succeeded ")
+
+
+def test_a_port_in_use_is_told_once_with_the_remedy(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        result = invoke("up", "--detach", "--state", tmp_path / "state", "--listen", address)
+    assert result.code == exits.FAILED
+    assert result.err.count(address) == 1
+    assert "Address already in use" in result.err
+    assert "--listen" in result.err
+    assert states.StateFolder(tmp_path / "state").supervisor() is None
 
 
 def test_queues_tell_what_they_hold_borrow_and_lend(engine: Engine) -> None:
@@ -362,7 +396,8 @@ def test_an_engine_that_cannot_start_says_why_and_leaves_nothing(tmp_path: Path)
     result = engine("up", "--detach")
     assert result.code == exits.FAILED
     assert "server" in result.err
-    assert "server.log" in result.err
+    assert "is not a database" in result.err
+    assert "windlass restore" in result.err
     assert engine.folder.supervisor() is None
 
 

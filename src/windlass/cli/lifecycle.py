@@ -32,9 +32,9 @@ def stop(out: Output, names: tuple[str, ...], wait: bool, target: base.Target) -
     """End RUNs by their checkpoint contract: signal, grace, kill. Their records stay."""
 
     async def work(session: client.Session) -> int:
-        code = await _change(out, session, names, {"stop": True}, "is being stopped")
+        code, changed = await _change(out, session, names, {"stop": True}, "is being stopped")
         if wait:
-            await asyncio.gather(*(_ended(session, _bare(name)) for name in names))
+            await asyncio.gather(*(_ended(session, name, out=out) for name in changed))
         return code
 
     return client.call(target, work)
@@ -45,9 +45,10 @@ def stop(out: Output, names: tuple[str, ...], wait: bool, target: base.Target) -
 @base.target_options
 def suspend(out: Output, names: tuple[str, ...], target: base.Target) -> int:
     """Hold RUNs: not started, or stopped by the checkpoint contract, until `resume`."""
-    return client.call(
+    code, _ = client.call(
         target, lambda session: _change(out, session, names, {"suspend": True}, "is held")
     )
+    return code
 
 
 @base.command(examples=("windlass resume train",))
@@ -55,9 +56,10 @@ def suspend(out: Output, names: tuple[str, ...], target: base.Target) -> int:
 @base.target_options
 def resume(out: Output, names: tuple[str, ...], target: base.Target) -> int:
     """Let RUNs that were held go on."""
-    return client.call(
+    code, _ = client.call(
         target, lambda session: _change(out, session, names, {"suspend": False}, "goes on")
     )
+    return code
 
 
 @base.command(
@@ -208,21 +210,38 @@ def _is_old(each: kind.Run, age: float, failed: bool) -> bool:
 
 async def _change(
     out: Output, session: client.Session, names: tuple[str, ...], spec: dict[str, Any], told: str
-) -> int:
+) -> tuple[int, list[str]]:
+    """The first problem's exit code, and the names of those that were changed: one that has ended
+    is left as it is."""
     code, changed = exits.OK, []
     for word in names:
         name = _bare(word)
         try:
-            await session.store.patch(kind.Run, name, session.namespace, patch={"spec": spec})
+            current = await session.store.get(kind.Run, name, session.namespace)
+            if not current.finished:
+                patch = {"spec": spec}
+                await session.store.patch(kind.Run, name, session.namespace, patch=patch)
         except errors.ApiError as problem:
             fault = session.fault(problem)
             out.error(fault.message, fault.remedy, fault.code)
             code = code or fault.code
             continue
-        changed.append(f"run/{name}")
-        out.say(f"run/{name} {told}")
-    out.result({"changed": changed}, names=changed)
-    return code
+        if not current.finished:
+            changed.append(name)
+        out.say(f"run/{name} {_how_ended(current) or told}")
+    listed = [f"run/{name}" for name in changed]
+    out.result({"changed": listed}, names=listed)
+    return code, changed
+
+
+def _how_ended(current: kind.Run) -> str:
+    """How a Run has ended; nothing of one that has not."""
+    status = current.status
+    if not current.finished:
+        return ""
+    reason = f": {status.reason}" if status.reason and status.phase != "Succeeded" else ""
+    code = f", exit code {status.exit_code}" if status.exit_code else ""
+    return f"has already ended ({status.phase}{reason}{code})"
 
 
 async def _ended(

@@ -218,6 +218,9 @@ def _check_alive(
     if ended is not None:
         raise exits.CliError(f"The engine ended with code {ended}.", _tail(log))
     if facts is not None and facts.restarts >= 3:
+        if complaint := _complaint(log):
+            message, _, remedy = complaint.partition("; ")
+            raise exits.CliError(exits.sentence(message), exits.sentence(remedy))
         raise exits.CliError(
             f"The {child} does not start: it ended {facts.restarts} times, "
             f"last with code {facts.last_exit}.",
@@ -340,10 +343,24 @@ def _stop(supervisor: subprocess.Popen[bytes]) -> None:
         signal.signal(signal.SIGINT, before)
 
 
+def _complaint(log: Path) -> str:
+    """In what words the server refused to start, if it did; it said so each time anew."""
+    from windlass.server import main
+
+    lines = _last_lines(log)
+    if not lines or not lines[-1].startswith(main.COMPLAINT):
+        return ""
+    return lines[-1].removeprefix(main.COMPLAINT)
+
+
 def _tail(log: Path) -> str:
     """The end of a log, for a message."""
-    try:
-        lines = log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
-    except OSError:
-        lines = []
+    lines = _last_lines(log)
     return "\n".join([f"The end of {log}:", *(f"  {line}" for line in lines)]) if lines else ""
+
+
+def _last_lines(log: Path) -> list[str]:
+    try:
+        return log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+    except OSError:
+        return []

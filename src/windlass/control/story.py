@@ -80,7 +80,7 @@ def of_other(run: Run, end: float | None, now: datetime.datetime) -> dict[str, A
         if end is not None:
             told["end"] = times.seconds(times.from_unix(end))
             sentences.append(f"Runs like it end by then: {_moment(end, now)}.")
-    if run.finished or status.phase == "Stopping":
+    if status.phase in ("Failed", "Stopped", "Stopping"):
         sentences += _meaning(status.reason)
     if status.attempt:
         sentences.append(f"It was started {status.attempt + 1} times; {_last_restart(run)}")

@@ -56,6 +56,10 @@ class Options:
     key: Path | None
 
 
+COMPLAINT = "windlass.server: "
+"""Begins the line in which a server that cannot start says why; it is the last of its output."""
+
+
 class StartError(Exception):
     """Why the server cannot start, for people."""
 
@@ -73,7 +77,7 @@ def main(argv: list[str] | None = None) -> int:
         with _folder_held(options.state):
             _run(options)
     except StartError as problem:
-        print(f"windlass.server: {problem}", file=sys.stderr)  # noqa: T201 (for people)
+        print(f"{COMPLAINT}{problem}", file=sys.stderr)  # noqa: T201 (for people)
         return 1
     return 0
 
@@ -230,9 +234,10 @@ async def _bind(runner: web.ServerRunner, options: Options, context: ssl.SSLCont
             await site.start()
         except OSError as problem:
             if port == choices[-1]:
+                why = os.strerror(problem.errno) if problem.errno else str(problem)
                 raise StartError(
-                    f"cannot listen on {options.host}:{port}: {problem.strerror}; choose another "
-                    "address with --listen HOST:PORT"
+                    f"cannot listen on {options.host}:{port}: {why}; choose another address with "
+                    "--listen HOST:PORT"
                 ) from problem
             continue
         return int(runner.addresses[0][1])
