@@ -123,16 +123,6 @@ def forget(cycle: Cycle) -> None:
     cycle.memory.hopeless.clear()
 
 
-def addressed(verdict: Verdict, key: str) -> Verdict:
-    """The same, said to another unit."""
-    if verdict.unit == key:
-        return verdict
-    return Verdict(
-        key, verdict.reason, verdict.message, verdict.resource, verdict.deficit, verdict.queue,
-        verdict.resolved,
-    )  # fmt: skip
-
-
 def _whatever_comes(cycle: Cycle, unit: Unit) -> bool:
     """Whether "no room" holds for its kind until the end of the decision: there is nobody whom it
     could stop if only it did not have to keep out of promised places."""

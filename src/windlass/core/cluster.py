@@ -53,6 +53,9 @@ class Cluster:
         """What a request counts for in quotas; kept by `amounts`."""
         self._masks: dict[Constraint, Mask] = {}
         self._points: dict[tuple[Preference, ...], Ints] = {}
+        self._whole: tuple[Cluster, Ints] | None = None
+        """Of a part: what it is a part of, and which nodes."""
+        self._when_empty: dict[int, Ints] = {}
         self._caps: dict[int, Ints] = {}
         self._synced: dict[int, int] = {}
         self._touched: list[int] = []
@@ -89,8 +92,9 @@ class Cluster:
         twin.open, twin.price = self.open[where], self.price[where]
         twin.bank, twin.ports = self.bank.part(where), {}
         twin.domains = [ids[where] for ids in self.domains]
-        twin._masks, twin._points, twin._caps, twin._synced = {}, {}, {}, {}
-        twin._touched, twin._undo = [], []
+        twin._whole = (self, where)
+        twin._masks, twin._points, twin._when_empty = {}, {}, {}
+        twin._caps, twin._synced, twin._touched, twin._undo = {}, {}, [], []
         return twin
 
     # --- facts about nodes
@@ -106,6 +110,8 @@ class Cluster:
             mask[i] = constraints.accepts(constraint, node)
         for preferences, points in self._points.items():
             points[i] = constraints.points(preferences, node)
+        for shape_id, counts in self._when_empty.items():
+            counts[i] = self._fit(self.shapes.by_id[shape_id], np.array([i]), empty=True)[0]
         self.price[i] = node.price
         self.priced = bool(self.price.any())
         self._touched.append(i)
@@ -126,7 +132,10 @@ class Cluster:
     def mask(self, constraint: Constraint) -> Mask:
         """Nodes that a constraint accepts, whether or not they take members now."""
         found = self._masks.get(constraint)
-        if found is None:
+        if found is None and self._whole is not None:
+            whole, where = self._whole
+            found = self._masks[constraint] = whole.mask(constraint)[where]
+        elif found is None:
             found = np.fromiter(
                 (constraints.accepts(constraint, node) for node in self.nodes), np.bool_, len(self)
             )
@@ -136,7 +145,10 @@ class Cluster:
     def points(self, preferences: tuple[Preference, ...]) -> Ints:
         """How much each node is preferred. Read only."""
         found = self._points.get(preferences)
-        if found is None:
+        if found is None and self._whole is not None:
+            whole, where = self._whole
+            found = self._points[preferences] = whole.points(preferences)[where]
+        elif found is None:
             found = np.fromiter(
                 (constraints.points(preferences, node) for node in self.nodes), np.int64, len(self)
             )
@@ -190,9 +202,12 @@ class Cluster:
         self._synced = dict.fromkeys(self._caps, 0)
 
     def capacity_of(self, shape: Shape) -> Ints:
-        """How many members of the shape each node would take if it were empty."""
-        everywhere = np.arange(len(self))
-        return self._fit(shape, everywhere, empty=True)
+        """How many members of the shape each node would take if it were empty. Read only."""
+        found = self._when_empty.get(shape.id)
+        if found is None:
+            found = self._fit(shape, np.arange(len(self)), empty=True)
+            self._when_empty[shape.id] = found
+        return found
 
     def _fit(self, shape: Shape, where: Ints, *, empty: bool = False) -> Ints:
         amounts = self.capacity if empty else self.free

@@ -74,6 +74,10 @@ def run(snapshot: Snapshot, now: float, policy: Policy) -> Cycle:
     return cycle
 
 
+Turn = tuple[tuple[int, ...], str, int, Unit]
+"""Rank, queue, after how many moves it was ranked, and the queue's head."""
+
+
 @dataclasses.dataclass(slots=True)
 class Stuck:
     """Why units of one kind did not fit in this cycle: those like them need not be tried again."""
@@ -136,6 +140,10 @@ class Cycle:
         self._in_one: dict[tuple[int, str], int] = {}
         self.scarce: dict[int, tuple[str, int, int]] = {}
         """Shape id -> what it was short of when it first did not fit; kept by `verdicts`."""
+        self.words: dict[int, str] = {}
+        """Shape id -> what one member asks for, in words; kept by `verdicts`."""
+        self.sentences: dict[object, Verdict] = {}
+        """What was missing -> how it was told; kept by `verdicts`."""
 
     # --- 1
 
@@ -187,27 +195,24 @@ class Cycle:
                 while (unit := self._next(name, line)) is not None:
                     yield unit
             return
-        turns: list[tuple[tuple[int, ...], str, Unit]] = []
+        turns: list[Turn] = []
         for name in lines:
             self._queue_up(turns, lines, name)
         while turns:
-            rank, name, unit = heapq.heappop(turns)
-            if name in self.tree.queues and rank < (now := self._rank(name, unit)):
-                heapq.heappush(turns, (now, name, unit))  # others moved meanwhile: look again
-                continue
+            rank, name, moves, unit = heapq.heappop(turns)
+            if moves != self.memory.moves and name in self.tree.queues:
+                now = self._rank(name, unit)
+                if rank < now:  # others moved meanwhile: look again
+                    heapq.heappush(turns, (now, name, self.memory.moves, unit))
+                    continue
             yield unit
             self._queue_up(turns, lines, name)
 
-    def _queue_up(
-        self,
-        turns: list[tuple[tuple[int, ...], str, Unit]],
-        lines: dict[str, Iterator[Unit]],
-        name: str,
-    ) -> None:
+    def _queue_up(self, turns: list[Turn], lines: dict[str, Iterator[Unit]], name: str) -> None:
         unit = self._next(name, lines[name])
         if unit is not None:
             rank = self._rank(name, unit) if name in self.tree.queues else ()
-            heapq.heappush(turns, (rank, name, unit))
+            heapq.heappush(turns, (rank, name, self.memory.moves, unit))
 
     def _next(self, name: str, line: Iterator[Unit]) -> Unit | None:
         if self.memory.hopeless and alike.is_over(self, name):
@@ -434,7 +439,7 @@ class Cycle:
     def verdict_of(self, key: str) -> Verdict:
         """What a unit that waits is told."""
         alike.tell_the_rest(self)
-        return alike.addressed(self.verdicts[key], key)
+        return verdicts.addressed(self.verdicts[key], key)
 
     def decision(self, *, told: bool = True) -> Decision:
         """The answer; without verdicts if nobody is to be `told`."""

@@ -35,6 +35,7 @@ from windlass.core.freeing import Plan, Trial
 from windlass.core.place import Failure, sit_down
 from windlass.core.queues import Shortage, Sums, Tree
 from windlass.core.roster import Columns, Flat, Piece
+from windlass.core.shadows import Held
 from windlass.core.victims import Claim, Hope, Pool, Standing
 from windlass.kinds.reasons import Reason
 
@@ -206,9 +207,7 @@ def _attempt(cycle: Cycle, ask: Ask, over: frozenset[str], failure: Failure | No
     rank = _rank(cycle, unit)
     standing = desk.standings.get((unit.queue, rank))
     if standing is None:
-        standing = desk.standings[unit.queue, rank] = victims.standing(
-            cycle, unit, _promised(cycle)
-        )
+        standing = desk.standings[unit.queue, rank] = victims.standing(cycle, unit)
     entitled = cycle.policy.reclaim and _may_be_inside(cycle, ask, standing)
     if entitled:
         desk.entitled[unit.key] = over
@@ -219,7 +218,7 @@ def _attempt(cycle: Cycle, ask: Ask, over: frozenset[str], failure: Failure | No
     if known is not None and ask.members >= known.members and rank >= known.rank:
         desk.why = known.why
         return False
-    if _hope(cycle, ask, standing, failure) or entitled:
+    if entitled or _hope(cycle, ask, standing, failure):
         if not cycle.work.exhausted and _find_room(cycle, ask, over, entitled=entitled):
             return True
     else:
@@ -260,15 +259,22 @@ def _hope(cycle: Cycle, ask: Ask, standing: Standing, failure: Failure | None) -
         return True
     topology = ask.unit.topology
     level = topology.level if topology is not None and topology.required else ""
-    missing, outlook = failure.wanted - failure.room, _outlook(cycle)
+    missing, outlook, role = failure.wanted - failure.room, _outlook(cycle), failure.role
+    cluster, promised = cycle.scene.cluster, _promised(cycle)
     cycle.work.spend(standing.count)
-    more = standing.hope.most(failure.role, level, ask.beside)
-    if outlook is None:
-        return more >= missing
-    return (
-        more + outlook.worst_hope.most(failure.role, level, ask.beside) >= missing
-        or outlook.later_hope.most(failure.role, level, ask.beside) >= missing
-    )
+
+    def might(beside: tuple[Held, ...]) -> bool:
+        left = 0
+        if outlook is not None:
+            if outlook.later_hope.most(role, level, beside) >= missing:
+                return True
+            left = outlook.worst_hope.most(role, level, beside)
+        if left < missing and not standing.may_seat(cluster, promised, role, missing - left):
+            return False
+        return left + standing.hope(cluster, promised).most(role, level, beside) >= missing
+
+    # Promises differ from unit to unit; who finds too little without them need not look at them.
+    return might(()) and (not ask.beside or might(ask.beside))
 
 
 def _find_room(cycle: Cycle, ask: Ask, over: frozenset[str], *, entitled: bool) -> bool:

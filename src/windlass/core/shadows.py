@@ -17,6 +17,7 @@ from windlass.core import releases
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Reservation, Seat, Unit
 from windlass.core.place import Wish
+from windlass.core.shapes import Shape
 
 Ints = npt.NDArray[np.int64]
 
@@ -37,11 +38,14 @@ class Held:
     """Made, or made again, by this decision."""
     by_node: dict[int, list[int]] = dataclasses.field(default_factory=dict)
     """Node -> which of the seats are there."""
+    nodes: Ints = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
     _rows: releases.Rows | None = None
+    _beside: dict[int, tuple[int, Ints]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for at, seat in enumerate(self.seats):
             self.by_node.setdefault(self.shadow.index[seat.node], []).append(at)
+        self.nodes = np.fromiter(self.by_node, np.int64, len(self.by_node))
 
     @property
     def reservation(self) -> Reservation:
@@ -56,6 +60,14 @@ class Held:
     def reseat(self, seats: list[Seat]) -> None:
         """The same members on other devices of the same nodes."""
         self.seats, self._rows = seats, None
+
+    def room_beside(self, shape: Shape) -> Ints:
+        """Members of a shape that each of `nodes` takes beside the promise. Read only."""
+        known = self._beside.get(shape.id)
+        if known is None or known[0] != self.shadow.version:
+            known = (self.shadow.version, self.shadow.caps_at(shape, self.nodes))
+            self._beside[shape.id] = known
+        return known[1]
 
     def on(self, node: int) -> list[Seat]:
         return [self.seats[at] for at in self.by_node.get(node, ())]
@@ -80,8 +92,7 @@ def ceilings(
         shape = cluster.shape_of(wish.role, model)
         limit = limits.setdefault(shape.id, np.full(len(cluster), _MANY))
         for held in beside:
-            nodes = np.fromiter(held.by_node, np.int64, len(held.by_node))
-            limit[nodes] = np.minimum(limit[nodes], held.shadow.caps_at(shape, nodes))
+            limit[held.nodes] = np.minimum(limit[held.nodes], held.room_beside(shape))
     return limits
 
 

@@ -90,13 +90,40 @@ def over_quota(unit: Unit, shortage: Shortage) -> Verdict:
 
 def no_room(cycle: Cycle, unit: Unit, failure: Failure) -> Verdict:
     """From what `place` missed to a sentence: impossible, too little in all, or not together."""
+    if len(unit.roles) > 1:
+        return _no_room(cycle, unit, failure)
+    # Thousands miss the same: the sentence is made once.
+    (asked,), shape_of = unit.roles, cycle.scene.cluster.shape_of
+    original = cycle.snapshot.waiting.get(unit.key, unit).roles[0]
+    key = (
+        shape_of(asked).id, shape_of(original).id, shape_of(failure.role).id, asked.least,
+        unit.gang, unit.topology, failure.wanted, failure.room, failure.topology,
+        failure.resolved, failure.reserved_until,
+    )  # fmt: skip
+    known = cycle.sentences.get(key)
+    if known is None:
+        known = cycle.sentences[key] = _no_room(cycle, unit, failure)
+    return addressed(known, unit.key)
+
+
+def addressed(verdict: Verdict, key: str) -> Verdict:
+    """The same, said to another unit."""
+    if verdict.unit == key:
+        return verdict
+    return Verdict(
+        key, verdict.reason, verdict.message, verdict.resource, verdict.deficit, verdict.queue,
+        verdict.resolved,
+    )  # fmt: skip
+
+
+def _no_room(cycle: Cycle, unit: Unit, failure: Failure) -> Verdict:
     impossible = _impossible(cycle, unit)
     if impossible is not None:
         return impossible
     role = failure.role
     if failure.reserved_until is not None:
         return kept_for_others(unit, role, failure.reserved_until)
-    asks = _asks(role, failure.wanted)
+    asks = _asks(cycle, role, failure.wanted)
     missing = max(0, failure.wanted - failure.room)
     if not failure.resolved:
         message = f"{asks}; no arrangement was found in the time a decision may take"
@@ -118,8 +145,12 @@ def no_room(cycle: Cycle, unit: Unit, failure: Failure) -> Verdict:
     return Verdict(unit.key, Reason.WAITING_FOR_CAPACITY, message, resource, short or missing)
 
 
-def _asks(role: Role, count: int) -> str:
-    return f"needs {count} x {told_role(role)}" if count > 1 else f"needs {told_role(role)}"
+def _asks(cycle: Cycle, role: Role, count: int) -> str:
+    shape = cycle.scene.cluster.shape_of(role).id
+    each = cycle.words.get(shape)
+    if each is None:
+        each = cycle.words[shape] = told_role(role)
+    return f"needs {count} x {each}" if count > 1 else f"needs {each}"
 
 
 # --- impossible: with the certificate -----------------------------------------------------------
@@ -148,10 +179,8 @@ def _impossible(cycle: Cycle, unit: Unit) -> Verdict | None:
         if level:
             within = cycle.most_in_one(shape, level)
             if within < wish.count:
-                message = (
-                    f"{_asks(wish.role, wish.count)} in one {level}; the largest {level} holds "
-                    f"{within} even if empty"
-                )
+                asks = _asks(cycle, wish.role, wish.count)
+                message = f"{asks} in one {level}; the largest {level} holds {within} even if empty"
                 missing = wish.count - within
                 return Verdict(unit.key, Reason.IMPOSSIBLE, message, level, missing)
     return None
@@ -168,7 +197,7 @@ def _too_little(cycle: Cycle, unit: Unit, wish: Wish, most: int) -> Verdict:
         message = "no node has the labels and taints it asks for"
         return Verdict(unit.key, Reason.IMPOSSIBLE, message, "nodes", wish.count)
     if most:
-        message = f"{_asks(role, wish.count)}; all nodes together hold {most} even if empty"
+        message = f"{_asks(cycle, role, wish.count)}; all nodes together hold {most} even if empty"
         return Verdict(unit.key, Reason.IMPOSSIBLE, message, "members", wish.count - most)
     for name, need in sorted(role.needs.items()):
         column = cluster.resources.get(name)

@@ -73,17 +73,47 @@ class Pool:
         return len(self.pieces)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(slots=True, eq=False)
 class Standing:
     """Those of its own queue whom a unit of some rank may stop at all."""
 
     count: int
     held: Sums
     """Of what is guaranteed to anybody."""
-    hope: Hope
+    flat: Flat
+    """What they hold."""
+    _hope: Hope | None = None
+    _sums: tuple[list[int], int] | None = None
 
     def __bool__(self) -> bool:
         return self.count > 0
+
+    def may_seat(self, cluster: Cluster, promised: Flat, role: Role, count: int) -> bool:
+        """Whether the sums on their nodes allow so many members: what is free or promised there,
+        and what they hold. A bound that costs no array."""
+        if self._sums is None:
+            where = np.unique(self.flat.members[0])
+            here = np.isin(promised.members[0], where)
+            total = (
+                cluster.free[:, where].sum(axis=1)
+                + self.flat.members[1:].sum(axis=1)
+                + promised.members[1:, here].sum(axis=1)
+            )
+            devices = self.flat.devices.shape[1] + promised.devices.shape[1]
+            self._sums = (total.tolist(), devices + int(cluster.bank.unlocked[where].sum()))
+        free, devices = self._sums
+        shape = cluster.shape_of(role)
+        whole = sum([request.count for request in shape.requests if request.form == "whole"])
+        return whole * count <= devices and all(
+            need * count <= free[column] for column, need in shape.needs
+        )
+
+    def hope(self, cluster: Cluster, promised: Flat) -> Hope:
+        """Without all of them. `promised` is room that is held for others on top of those who
+        leave it."""
+        if self._hope is None:
+            self._hope = Hope(cluster, np.unique(self.flat.members[0]), [self.flat, promised])
+        return self._hope
 
 
 class Hope:
@@ -122,14 +152,11 @@ class Hope:
         return found
 
 
-def standing(cycle: Cycle, unit: Unit, promised: Flat) -> Standing:
-    """`promised` is room that is held for others on top of those who leave it."""
+def standing(cycle: Cycle, unit: Unit) -> Standing:
     own = columns_of(cycle, unit.queue)
     rows = np.flatnonzero(_outranked(cycle, unit, own) & ~own.firm & ~own.leaving)
     held = {r: int(own.held_of(r)[rows].sum()) for r in cycle.tree.guaranteed} if len(rows) else {}
-    flat = own.flat.only(rows)
-    hope = Hope(cycle.scene.cluster, np.unique(flat.members[0]), [flat, promised])
-    return Standing(len(rows), held, hope)
+    return Standing(len(rows), held, own.flat.only(rows))
 
 
 def columns_of(cycle: Cycle, queue: str) -> Columns:
