@@ -78,11 +78,9 @@ def a_run(ns: str, name: str, **spec: Any) -> run.Run:
     nodes = run.NodeChoice(
         selector={"case": ns}, tolerations=[run.Toleration(operator="Exists")]
     )  # fmt: skip
+    wanted = {"roles": [ROLE], "queue": "default", "placement": run.Placement(nodes=nodes)}
     return run.Run(
-        metadata=meta.ObjectMeta(name=name, namespace=ns),
-        spec=run.RunSpec(
-            roles=[ROLE], queue="default", placement=run.Placement(nodes=nodes), **spec
-        ),
+        metadata=meta.ObjectMeta(name=name, namespace=ns), spec=run.RunSpec(**(wanted | spec))
     )
 
 
@@ -142,6 +140,25 @@ async def test_the_next_leader_goes_on_where_the_last_one_was_cut_off(
         ended = await eventually(lambda: _in_phase(store, ns, "Succeeded"), "it succeeded")
     assert ended.status.assignment == started.status.assignment
     assert len((await store.list(kubernetes.Pod, ns)).items) == 1
+    assert node
+
+
+async def test_a_queue_tells_what_it_holds(store: Store, ns: str, node: str) -> None:
+    team = meta.ObjectMeta(name=f"queue-{ns}")
+    await store.create(queue.Queue(metadata=team, spec=queue.QueueSpec(guarantee={"cpu": "50m"})))
+
+    async def told() -> queue.QueueStatus | None:
+        status = (await store.get(queue.Queue, team.name)).status
+        return status if status.running else None
+
+    async with controllers(store, f"one-{ns}"):
+        await store.create(a_run(ns, "job", queue=team.name))
+        status = await eventually(told, "its queue tells that it holds room")
+    assert (status.used, status.borrowed) == ({"cpu": "100m", "memory": "16Mi"}, {"cpu": "50m"})
+    assert (status.lent, status.pending, status.observed_generation) == ({}, 0, 1)
+    assert status.share > 0
+    assert {each.type for each in status.conditions} == {"Ready", "OverCommitted"}
+    await store.delete(queue.Queue, team.name)
     assert node
 
 
