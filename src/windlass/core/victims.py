@@ -28,9 +28,10 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
-FIRST, SURPLUS, BORROWED, OUTRANKED = range(4)
-"""Who goes first: members above their unit's least; units on borrowed room; units of the gainer's
-own queue. These come before all where the queue is inside its guarantee only when they are gone."""
+FIRST, SURPLUS, BORROWED, STRADDLING, OUTRANKED = range(5)
+"""Who goes first: members above their unit's least; units wholly on borrowed room; units partly
+inside their queue's guarantee; units of the gainer's own queue. These come before all where the
+queue is inside its guarantee only when they are gone."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -200,9 +201,11 @@ def pool(cycle: Cycle, claim: Claim) -> Pool:
         if name == claim.unit.queue:
             continue
         columns = columns_of(cycle, name)
-        mask = borrowers.of(name, columns) & _evictable(claim, name, columns)
+        mask, partly = borrowers.of(name, columns)
+        mask = mask & _evictable(claim, name, columns)
         if mask.any():
-            kinds = np.where(columns.surplus, SURPLUS, BORROWED)
+            kinds = np.where(partly, STRADDLING, BORROWED)
+            kinds[columns.surplus & ~partly] = SURPLUS
             found.append((columns, mask, kinds, False))
     return _joined(found, cycle.now, resources)
 
@@ -304,52 +307,54 @@ def _attained_more(cycle: Cycle, unit: Unit, columns: Columns) -> Mask:
 
 
 class _Borrowers:
-    """Which running pieces hold what their queue only borrowed. A queue is never brought below its
-    guarantee: whoever reaches into it, even in part, stays, since gangs go whole."""
+    """Which running pieces hold what their queue only borrowed, and which of them reach into its
+    guarantee: gangs go whole, so these go too, but after all others."""
 
     def __init__(self, cycle: Cycle, claim: Claim, hoped: Tree) -> None:
         self._cycle, self._claim, self._hoped = cycle, claim, hoped
         self._scarce = sorted(claim.scarce & claim.tree.guaranteed)
-        self._known: dict[str, dict[str, Mask]] = {}
+        self._known: dict[str, dict[str, tuple[Mask, Mask]]] = {}
 
-    def of(self, name: str, columns: Columns) -> Mask:
-        """What the claim may take back from one queue."""
+    def of(self, name: str, columns: Columns) -> tuple[Mask, Mask]:
+        """(borrowed, of these partly inside): what the claim may take back from one queue."""
         claim, tree = self._claim, self._claim.tree
         nothing = np.zeros(len(columns.pieces), np.bool_)
         if not (self._cycle.policy.reclaim and self._scarce):
-            return nothing
+            return nothing, nothing
         _, theirs = tree.parting(claim.unit.queue, name)
         top = theirs[-1] if theirs else name
         if not tree.borrows(top, self._scarce) or not may_take_back(claim, self._hoped, name):
-            return nothing
+            return nothing, nothing
         if top not in self._known:
             self._known[top] = self._below(top, whole_branch=bool(theirs))
-        return self._known[top].get(name, nothing)
+        return self._known[top].get(name, (nothing, nothing))
 
-    def _below(self, name: str, *, whole_branch: bool = True) -> dict[str, Mask]:
+    def _below(self, name: str, *, whole_branch: bool = True) -> dict[str, tuple[Mask, Mask]]:
         """For every queue of a branch, what is borrowed at each level up to its top."""
         tree = self._claim.tree
         own = columns_of(self._cycle, name)
-        groups = {name: (own, np.ones(len(own.pieces), np.bool_))}
+        everything = np.ones(len(own.pieces), np.bool_)
+        groups = {name: (own, everything, ~everything)}
         guarantee = dict(tree.guarantee[name])
         for child in tree.children.get(name, ()):
             if whole_branch:
-                for queue, mask in self._below(child).items():
-                    groups[queue] = (columns_of(self._cycle, queue), mask)
+                for queue, masks in self._below(child).items():
+                    groups[queue] = (columns_of(self._cycle, queue), *masks)
             else:
                 for resource, amount in tree.guarantee[child].items():
                     guarantee[resource] = guarantee.get(resource, 0) - amount
         return self._outside(groups, guarantee)
 
     def _outside(
-        self, groups: Mapping[str, tuple[Columns, Mask]], guarantee: Sums
-    ) -> dict[str, Mask]:
+        self, groups: Mapping[str, tuple[Columns, Mask, Mask]], guarantee: Sums
+    ) -> dict[str, tuple[Mask, Mask]]:
         """Pieces come in order: those inside a guarantee further down, those who cannot be
-        stopped, the least of units by priority and age, their surplus. Whoever comes when the
-        guarantee is full, in all that it holds of what is scarce, is on borrowed room."""
+        stopped, the least of units by priority and age, their surplus. Whoever goes beyond the
+        guarantee, in anything that is scarce, holds borrowed room."""
         names = list(groups)
         columns = [groups[name][0] for name in names]
         lower = np.concatenate([groups[name][1] for name in names])
+        partly = np.concatenate([groups[name][2] for name in names])
         held = np.stack([np.concatenate([c.held_of(r) for c in columns]) for r in self._scarce])
         held[:, self._told_to_go(names, columns)] = 0
         priority = np.concatenate([c.priority for c in columns])
@@ -366,12 +371,12 @@ class _Borrowers:
         ))  # fmt: skip
         before = np.zeros_like(held)
         before[:, sequence] = np.cumsum(held[:, sequence], axis=1) - held[:, sequence]
-        room = np.array([max(0, guarantee.get(r, 0)) for r in self._scarce], np.int64)
-        outside = ((before >= room[:, None]) | (held == 0)).all(axis=0) & (held > 0).any(axis=0)
-        outside = outside[: len(lower)] & lower
+        room = np.array([[max(0, guarantee.get(r, 0))] for r in self._scarce], np.int64)
+        beyond = ((before + held > room) & (held > 0)).any(axis=0)[: len(lower)] & lower
+        partly = beyond & (partly | ((before < room) & (held > 0)).any(axis=0)[: len(lower)])
         ends = np.cumsum([len(c.pieces) for c in columns])[:-1]
-        split = zip(names, columns, np.split(outside, ends), strict=True)
-        return {name: _with_all_surplus(each, mask) for name, each, mask in split}
+        split = zip(names, columns, np.split(beyond, ends), np.split(partly, ends), strict=True)
+        return {name: (_with_all_surplus(c, mask), reach) for name, c, mask, reach in split}
 
     def _with_starting(
         self, names: Sequence[str], held: Ints, priority: Ints

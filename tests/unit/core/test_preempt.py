@@ -47,12 +47,12 @@ def test_only_what_is_above_the_guarantee_goes_the_rest_by_priority_and_age_stay
     settles(world, "a1")
 
 
-def test_a_gang_that_reaches_into_its_queues_guarantee_is_not_taken_back():
+def test_a_gang_that_is_larger_than_its_queues_guarantee_goes_as_a_whole():
     world = World([node("n1"), node("n2")], two_queues())
     world.start(unit("big", "b", 2, 8))
     world.wait(unit("a1", "a", gpus=8)).decide()
-    assert world.evicted == {}
-    assert world.rounds(5) == []
+    assert world.evicted == {"big": 2}
+    settles(world, "a1")
 
 
 def test_what_an_elastic_gang_holds_above_the_guarantee_is_taken_back():
@@ -63,7 +63,7 @@ def test_what_an_elastic_gang_holds_above_the_guarantee_is_taken_back():
     settles(world, "a1")
 
 
-def test_only_who_holds_nothing_but_borrowed_room_goes():
+def test_who_holds_only_borrowed_room_goes_before_who_is_partly_inside():
     world = World([node("n1"), node("n2")], two_queues(4, 6))
     world.run(unit("old", "b", gpus=4), "n1", started=1)
     world.run(unit("partly", "b", gpus=4), "n1", started=2)
