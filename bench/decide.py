@@ -68,7 +68,8 @@ def from_empty(nodes: int, units: int) -> dict[str, Any]:
 
 
 def steady(nodes: int, pods: int, cycles: int) -> dict[str, Any]:
-    """A full cluster where one unit in a hundred ends and as many arrive between decisions."""
+    """A full cluster where one unit in a hundred ends between decisions, and as many arrive as
+    started: 2,000 wait all the time."""
     world = _Steady(nodes, pods)
     times = []
     placed = 0
@@ -127,7 +128,7 @@ def negative(nodes: int) -> dict[str, Any]:
 
 
 class _Steady:
-    """A cluster that stays full: ends and arrivals keep each other in balance."""
+    """A cluster that stays full, and a line that stays as long as it is."""
 
     def __init__(self, nodes: int, pods: int, waiting: int = 2000) -> None:
         self._demand = synthetic.Demand(1, tuple(f"q{i:03}" for i in range(50)))
@@ -143,17 +144,19 @@ class _Steady:
         )
         self.snapshot = state.build(facts)
         self._order = [each.unit.key for each in running]
+        self._line = waiting
 
     def _small(self) -> Unit:
         unit = self._demand.unit(self._now)
         return unit if unit.roles[0].least <= 8 else dataclasses.replace(unit, roles=_EIGHT)
 
     def churn(self) -> None:
-        """The oldest hundredth ends; as many arrive."""
+        """The oldest hundredth ends; the line is filled up."""
         count = max(1, len(self._order) // 100)
         ended, self._order = self._order[:count], self._order[count:]
         events: list[state.Event] = [state.Gone(key, 600.0) for key in ended]
-        events += [state.Waits(self._small()) for _ in range(count)]
+        missing = self._line - len(self.snapshot.waiting)
+        events += [state.Waits(self._small()) for _ in range(missing)]
         self._now += 10.0
         state.apply(self.snapshot, events)
 
