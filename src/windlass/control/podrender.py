@@ -12,7 +12,7 @@ import fractions
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from windlass import frameworks
@@ -119,19 +119,30 @@ def pod_of(
     return made.render()
 
 
-def pods_of(
-    owner: run.Run, wanted: Mapping[tuple[str, int], run.Member], setting: Setting
-) -> list[kubernetes.Pod]:
-    """The pods of members of the current assignment, by role and index: who the others are is
-    worked out once for all of them."""
-    roles = {role.name: role for role in owner.spec.roles}
-    made: list[kubernetes.Pod] = []
-    everyone: tuple[groups.Member, ...] = ()
-    for (role, index), member in sorted(wanted.items(), key=lambda each: each[0]):
-        one = _Pod(owner, roles[role], index, member, setting, everyone)
-        everyone = everyone or tuple(one._everyone())
-        made.append(dataclasses.replace(one, everyone=everyone).render())
-    return made
+@dataclasses.dataclass(frozen=True)
+class Pods:
+    """The pods of members of the current assignment, each made when it is asked for: thousands at
+    once would hold up everybody else."""
+
+    owner: run.Run
+    members: Mapping[tuple[str, int], run.Member]
+    """By role and index."""
+    setting: Setting
+    restarts: Mapping[tuple[str, int], int] = dataclasses.field(default_factory=dict)
+    """For which restart within the attempt, where it is one."""
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __iter__(self) -> Iterator[kubernetes.Pod]:
+        roles = {role.name: role for role in self.owner.spec.roles}
+        company: _Company | None = None
+        for (role, index), member in sorted(self.members.items(), key=lambda each: each[0]):
+            restart = self.restarts.get((role, index), 0)
+            made = _Pod(self.owner, roles[role], index, member, self.setting, restart, company)
+            # Who the others are is worked out once for all.
+            company = company or made.everyone()
+            yield dataclasses.replace(made, company=company).render()
 
 
 def secret_of(owner: run.Run, token: str) -> kubernetes.Secret | None:
@@ -150,14 +161,25 @@ def secret_of(owner: run.Run, token: str) -> kubernetes.Secret | None:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class _Company:
+    """All members of an attempt."""
+
+    members: Mapping[tuple[str, int], groups.Member]
+    """By rank."""
+    groups: dict[str, groups.Group] = dataclasses.field(default_factory=dict)
+    """As members of each role see it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Pod:
     owner: run.Run
     role: run.Role
     index: int
     member: run.Member
     setting: Setting
-    everyone: tuple[groups.Member, ...] = ()
-    """All members, itself among them, if somebody has worked that out already."""
+    restart: int = 0
+    company: _Company | None = None
+    """Who the others are, if somebody has worked that out already."""
 
     @property
     def _root(self) -> str:
@@ -212,8 +234,12 @@ class _Pod:
             **(overrides.annotations or {}),
             hostpods.STOP_SIGNAL: self.owner.spec.checkpoint.signal,
         }
-        for ours in (members.ANNOTATION_DEVICES, hostpods.PORTS, ports.LAYOUT):
+        for ours in (
+            members.ANNOTATION_DEVICES, members.ANNOTATION_RESTART, hostpods.PORTS, ports.LAYOUT,
+        ):  # fmt: skip
             found.pop(ours, None)
+        if self.restart:
+            found[members.ANNOTATION_RESTART] = str(self.restart)
         if self.member.devices:
             found[members.ANNOTATION_DEVICES] = ",".join(self.member.devices)
         if self.setting.ports:
@@ -314,22 +340,26 @@ class _Pod:
     # --- who the others are
 
     def _group(self) -> tuple[groups.Group, groups.Member]:
-        everyone = self.everyone or tuple(self._everyone())
-        me = next(
-            each for each in everyone if (each.role, each.index) == (self.role.name, self.index)
-        )
+        company = self.company or self.everyone()
+        me = company.members[self.role.name, self.index]
+        if self.role.name in company.groups:
+            return company.groups[self.role.name], me
         live = self.role.resize == "live" and self.role.min_replicas
         group = groups.Group(
             run=self.owner.name,
             uid=self.owner.uid,
             attempt=self.owner.status.attempt,
-            members=everyone,
+            members=tuple(company.members.values()),
             command=tuple(self.role.command),
             root=self._root,
             python=self.setting.engine.python,
             least=self.role.min_replicas or 0 if live else 0,
         )
+        company.groups[self.role.name] = group
         return group, me
+
+    def everyone(self) -> _Company:
+        return _Company({(each.role, each.index): each for each in self._everyone()})
 
     def _everyone(self) -> Iterable[groups.Member]:
         spec, assignment = self.owner.spec, self.owner.status.assignment

@@ -58,7 +58,7 @@ class Plan:
     move: Move | None = None
     note: Mapping[str, Any] | None = None
     """What to write into the status without a change of phase, before anything else is done."""
-    create: tuple[kubernetes.Pod, ...] = ()
+    create: podrender.Pods | tuple[()] = ()
     delete: tuple[kubernetes.Pod, ...] = ()
     force: tuple[kubernetes.Pod, ...] = ()
     """Pods that nobody will ever confirm to be gone: deleted without waiting, after the move."""
@@ -379,16 +379,12 @@ def _short(view: View, problem: str, wake: float | None) -> Plan:
     return Plan(delete=_surplus(view), wake=wake)
 
 
-def _pods(view: View, wanted: Iterable[Member]) -> tuple[kubernetes.Pod, ...]:
+def _pods(view: View, wanted: Sequence[Member]) -> podrender.Pods | tuple[()]:
+    if not wanted:
+        return ()
     chosen = {member: view.wanted[member] for member in wanted}
-    made = podrender.pods_of(view.owner, chosen, view.setting)
-    for member, pod in zip(sorted(chosen), made, strict=True):
-        annotations = dict(pod.metadata.annotations or {})
-        annotations.pop(members.ANNOTATION_RESTART, None)
-        if restart := view.restart_of(member):
-            annotations[members.ANNOTATION_RESTART] = str(restart)
-        pod.metadata.annotations = annotations
-    return tuple(made)
+    restarts = {member: view.restart_of(member) for member in wanted}
+    return podrender.Pods(view.owner, chosen, view.setting, restarts)
 
 
 def _clear(view: View, pods: Sequence[kubernetes.Pod]) -> Plan:

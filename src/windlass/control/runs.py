@@ -365,15 +365,21 @@ def _conditions(
 
 
 async def all_of(calls: Iterable[Any]) -> list[Any]:
-    """Awaits all, a few at a time; the first error is raised after the rest have ended."""
-    gate = asyncio.Semaphore(_AT_ONCE)
+    """Awaits all, a few at a time; each call is made only when its turn has come. The first error
+    is raised after the rest have ended."""
+    left, answers = enumerate(calls), {}
 
-    async def one(call: Any) -> Any:
-        async with gate:
-            return await call
+    async def some() -> None:
+        for number, call in left:
+            try:
+                answers[number] = await call
+            except Exception as error:
+                answers[number] = error
+            await asyncio.sleep(0)  # an answer may be there at once, and others wait, too
 
-    answers = await asyncio.gather(*(one(call) for call in calls), return_exceptions=True)
-    for answer in answers:
-        if isinstance(answer, BaseException):
+    await asyncio.gather(*(some() for _ in range(_AT_ONCE)))
+    found = [answers[number] for number in sorted(answers)]
+    for answer in found:
+        if isinstance(answer, Exception):
             raise answer
-    return list(answers)
+    return found

@@ -13,10 +13,10 @@ from windlass.frameworks.group import Framework, Group, Member, Rendered, compan
 
 
 def render(group: Group, member: Member) -> Rendered:
-    files = {"hostfile": hostfile(group)}
+    files = {"hostfile": group.once("hostfile", lambda: hostfile(group))}
     variables = {
         **torch.render(group, member).variables,
-        "WINDLASS_FILES": json.dumps(files),
+        "WINDLASS_FILES": group.once("files", lambda: json.dumps(files)),
         "WINDLASS_HOSTFILE": f"{group.folder}/hostfile",
     }
     command = companion(group, "exec", "--", *_command(group, member))

@@ -36,7 +36,7 @@ sys.exit(state["taskmanagers"] < int(sys.argv[2]))
 def render(group: Group, member: Member) -> Rendered:
     lead = group.lead
     rest = lead.port + 2
-    files = {"flink/config.yaml": _config(group)}
+    files = {"flink/config.yaml": group.once("config", lambda: _config(group))}
     manager = _program("taskmanager.sh", "start-foreground", "-D", "taskmanager.host={address}")
     background = [_program("jobmanager.sh", "start-foreground")]
     if not group.leads_only:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 MOST_LISTED = 512
 """Groups with more members do not list them all in a variable: it would be in every pod."""
@@ -55,6 +59,14 @@ class Group:
     """A Python that has this package, inside the members."""
     least: int = 0
     """Members may come and go while it runs, down to this many; 0: they may not."""
+    _kept: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """What takes a walk over all members and is the same for each of them: thousands ask."""
+        if name not in self._kept:
+            self._kept[name] = make()
+        found: T = self._kept[name]
+        return found
 
     @property
     def lead(self) -> Member:
@@ -64,13 +76,18 @@ class Group:
     def leads_only(self) -> bool:
         """The first member has a role of its own, so it does no work of the workers'."""
         lead = self.lead
-        alone = sum(1 for member in self.members if member.role == lead.role) == 1
+        alone = self.sizes[lead.role] == 1
         return alone and len(self.members) > 1 and lead.role in LEADERS
 
     @property
     def workers(self) -> tuple[Member, ...]:
         """Those who do the work."""
-        return self.members[1:] if self.leads_only else self.members
+        return self.once("workers", lambda: self.members[1:] if self.leads_only else self.members)
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """How many members each role has."""
+        return self.once("sizes", lambda: Counter(member.role for member in self.members))
 
     @property
     def folder(self) -> str:
@@ -83,15 +100,22 @@ class Group:
         own = {
             "WINDLASS_RANK": str(member.rank),
             "WINDLASS_SIZE": str(len(self.members)),
-            "WINDLASS_ROLE_SIZE": str(sum(1 for m in self.members if m.role == member.role)),
+            "WINDLASS_ROLE_SIZE": str(self.sizes[member.role]),
             "WINDLASS_ADDRESS": member.address,
         }
         if member.port:
             own["WINDLASS_PORT"] = str(member.port)
-            if len(self.members) <= MOST_LISTED:
-                listed = (f"{each.address}:{each.port}" for each in self.members)
-                own["WINDLASS_HOSTS"] = ",".join(listed)
+            if self.is_listed:
+                own["WINDLASS_HOSTS"] = self.once("hosts", self._hosts)
         return {**own, **self._torch(member), **self._slurm(member)} if ranks else own
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether every member is told who all of them are."""
+        return len(self.members) <= MOST_LISTED
+
+    def _hosts(self) -> str:
+        return ",".join(f"{each.address}:{each.port}" for each in self.members)
 
     def _torch(self, member: Member) -> dict[str, str]:
         found = {
@@ -123,8 +147,8 @@ class Group:
             "SLURM_CPUS_PER_TASK": str(member.cpus),
             "SLURMD_NODENAME": member.address,
         }
-        if len(self.members) <= MOST_LISTED:
-            hosts = ",".join(each.address for each in self.members)
+        if self.is_listed:
+            hosts = self.once("nodes", lambda: ",".join(each.address for each in self.members))
             found |= {"SLURM_JOB_NODELIST": hosts, "SLURM_STEP_NODELIST": hosts}
         return found
 
@@ -174,7 +198,7 @@ class Steps:
 def led(group: Group, member: Member, steps: Steps, files: Mapping[str, str]) -> Rendered:
     """The command of a member whose first member leads the others through the companion."""
     variables = {"WINDLASS_FILES": json.dumps(files)} if files else {}
-    if member is not group.lead:
+    if member != group.lead:
         return Rendered(variables, files, companion(group, "follow"))
     plan = {
         "members": [

@@ -27,19 +27,15 @@ exec "$@"
 
 
 def render(group: Group, member: Member) -> Rendered:
-    slots = sum(worker.slots for worker in group.workers)
+    slots = group.once("slots", lambda: sum(worker.slots for worker in group.workers))
     folder, lead = group.folder, group.lead
     files = {
-        "hostfile": "".join(f"{each.name} slots={each.slots}\n" for each in group.workers),
-        "hydra": "".join(f"{each.name}:{each.slots}\n" for each in group.workers),
         "rank": _RANK,
         "remote": f'#!/bin/sh\nexec {shlex.join(companion(group, "rsh"))} "$@"\n',
     }
-    addresses = [
-        {"name": each.name, "address": each.address, "port": each.port} for each in group.members
-    ]
+    if member == lead or group.is_listed:
+        files |= group.once("hostfiles", lambda: _hostfiles(group))
     variables = {
-        "WINDLASS_MEMBERS": json.dumps(addresses),
         "WINDLASS_HOSTFILE": f"{folder}/hostfile",
         "MASTER_ADDR": lead.address,
         "OMPI_MCA_plm": "rsh",
@@ -62,9 +58,19 @@ def render(group: Group, member: Member) -> Rendered:
         "PRTE_ALLOW_RUN_AS_ROOT": "1",
         "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }
+    if member == lead:  # mpirun, and with it whoever is asked to reach the others, runs here
+        listed = [{"name": m.name, "address": m.address, "port": m.port} for m in group.members]
+        variables["WINDLASS_MEMBERS"] = json.dumps(listed)
     steps = Steps(command=_command(group, slots), needs=_command(group, slots)[0])
     rendered = led(group, member, steps, files)
     return Rendered({**variables, **rendered.variables}, files, rendered.command)
+
+
+def _hostfiles(group: Group) -> dict[str, str]:
+    return {
+        "hostfile": "".join(f"{each.name} slots={each.slots}\n" for each in group.workers),
+        "hydra": "".join(f"{each.name}:{each.slots}\n" for each in group.workers),
+    }
 
 
 def _command(group: Group, ranks: int) -> list[str]:

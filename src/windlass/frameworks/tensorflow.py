@@ -11,13 +11,18 @@ _OUTSIDE = frozenset({"evaluator", "tensorboard"})
 
 
 def render(group: Group, member: Member) -> Rendered:
+    cluster = group.once("cluster", lambda: json.dumps(_cluster(group)))
+    task = json.dumps({"type": _type(member.role), "index": member.index})
+    config = f'{{"cluster": {cluster}, "task": {task}}}'
+    return Rendered({"TF_CONFIG": config}, command=group.command)
+
+
+def _cluster(group: Group) -> dict[str, list[str]]:
     cluster: dict[str, list[str]] = {}
     for each in group.members:
         if each.role not in _OUTSIDE:
             cluster.setdefault(_type(each.role), []).append(f"{each.address}:{each.port}")
-    task = {"type": _type(member.role), "index": member.index}
-    config = {"cluster": cluster, "task": task}
-    return Rendered({"TF_CONFIG": json.dumps(config)}, command=group.command)
+    return cluster
 
 
 def _type(role: str) -> str:

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 from collections import Counter
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -277,3 +278,45 @@ async def test_a_run_that_gets_no_ports_says_so_and_starts_when_there_are_some(s
         await until(lambda: len(list(made._pods)) == 3)
     owner = await store.get(run.Run, "job", build.NAMESPACE)
     assert owner.status.reason == "Assigned"
+
+
+async def test_thousands_of_members_do_not_hold_up_the_others(store, monkeypatch):
+    """Pods are made one after the other while others have their turn."""
+    await submit(store, build.role(replicas=600))
+    await assign(store)
+    made_pods, turns = [], []
+    render = podrender._Pod.render
+
+    def counted(pod):
+        made_pods.append(pod)
+        return render(pod)
+
+    async def others():
+        before = 0
+        while True:
+            await asyncio.sleep(0)
+            turns.append(len(made_pods) - before)
+            before = len(made_pods)
+
+    monkeypatch.setattr(podrender._Pod, "render", counted)
+    async with controlling(store, live=False) as made:
+        beside = asyncio.create_task(others())
+        await made.reconcile(KEY)
+        beside.cancel()
+    assert len(await all_pods(store)) == 600
+    assert max(turns) <= 32
+
+
+async def test_all_calls_are_made_though_some_fail():
+    done = []
+
+    async def call(number):
+        done.append(number)
+        if number % 2:
+            raise ValueError(number)
+        return number
+
+    with pytest.raises(ValueError, match="1"):
+        await runs.all_of(call(number) for number in range(100))
+    assert sorted(done) == list(range(100))
+    assert await runs.all_of(call(number) for number in (4, 2)) == [4, 2]
