@@ -218,7 +218,10 @@ def test_exec_runs_a_command_beside_the_job(engine: Engine) -> None:
             capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60, check=False,
         )  # fmt: skip
         assert (done.returncode, done.stdout) == (5, "inside=yes\n"), done.stderr
-        talk = _Terminal(engine, "exec", "host")
+        missing = engine("exec", "host", "--", "no-such-program")
+        assert missing.code == exits.FAILED
+        assert "no-such-program: No such file" in missing.err
+        talk = _Terminal(engine, "exec", "-it", "host")
         try:
             talk.read_until("# " if os.getuid() == 0 else "$ ")
             talk.write("echo $((6 * 7))\r")
@@ -237,7 +240,8 @@ def test_exec_runs_a_command_beside_the_job(engine: Engine) -> None:
 def test_stop_keeps_the_record_and_prune_removes_it(engine: Engine) -> None:
     engine.ok("submit", "-n", "ended", *SMALL, "--", "sleep", "300")
     engine.ok("wait", "ended", "--started", "--timeout", "60s")
-    engine.ok("stop", "ended", "--wait")
+    assert "run/ended Stopped" in engine.ok("stop", "ended", "--wait").out
+    assert "already ended" in engine.ok("stop", "ended", "--wait").out
     assert engine.status("ended")["phase"] == "Stopped"
     assert engine("wait", "ended").code == exits.FAILED
     time.sleep(1.1)

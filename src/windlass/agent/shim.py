@@ -268,7 +268,7 @@ class Shim:
                 terminal=bool(request.get("tty")),
             )  # fmt: skip
         except (OSError, IndexError) as problem:
-            ending = endings.not_started(str(request["exec"][:1]), problem)
+            ending = endings.not_started("".join(request["exec"][:1]), problem)
             self._answer(session, {"error": ending["message"], "exitCode": ending["exitCode"]})
             return
         finally:

@@ -47,7 +47,7 @@ def down(out: Output, stop_runs: bool, timeout: float, state: str) -> int:
     if runs and not stop_runs:
         out.hint(f"{len(runs)} run(s) go on by themselves: {', '.join(runs[:5])}")
     elif runs:
-        out.hint(f"{len(runs)} run(s) are held; release one with spec.suspend: false.")
+        out.hint(f"{len(runs)} run(s) are held; after the next `up`: windlass resume RUN")
     stopped = [{"name": name, "pid": process.pid} for name, process in processes.items()]
     out.result({"stopped": stopped, "runs": runs}, names=list(processes))
     return exits.OK

@@ -31,6 +31,8 @@ from windlass.store import errors
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option("--role", default="", help="Of this role. [default: the first that runs]")
 @click.option("--rank", type=click.IntRange(min=0), help="The member with this index.")
+@click.option("-i", "--stdin", is_flag=True, hidden=True, help="As in kubectl; always so.")
+@click.option("-t", "--tty", is_flag=True, hidden=True, help="As in kubectl; so on a terminal.")
 @base.target_options
 def exec_(
     out: Output,
@@ -38,6 +40,8 @@ def exec_(
     command: tuple[str, ...],
     role: str,
     rank: int | None,
+    stdin: bool,  # noqa: ARG001 - a habit from kubectl and docker that costs nothing
+    tty: bool,  # noqa: ARG001
     target: base.Target,
 ) -> int:
     """Run COMMAND (default: a shell) in a member of RUN, with your terminal if you have one."""
@@ -93,6 +97,8 @@ async def _talk(process: Any, interactive: bool) -> int:
             stream.flush()
     finally:
         typing.cancel()
+    if process.exit_code is None and process.message:
+        raise exits.CliError(exits.sentence(process.message))
     if process.exit_code is None:
         raise exits.CliError("The connection to the pod ended.", "Try again.", exits.NO_SERVER)
     return int(process.exit_code)

@@ -107,7 +107,10 @@ def scale(out: Output, name: str, size: str, target: base.Target) -> None:
         return await session.store.patch(kind.Run, current.name, session.namespace, patch=patch)
 
     changed = client.call(target, work)
-    out.say(f"run/{changed.name} wants {number} {role or changed.spec.roles[0].name}")
+    chosen = next(each for each in changed.spec.roles if not role or each.name == role)
+    out.say(f"run/{changed.name} wants {number} {chosen.name}")
+    if changed.status.phase in ("Starting", "Running") and _starts_again(changed, chosen):
+        out.hint("All its members start again with the new size; --resize live would keep them.")
     out.result(wire.to_dict(changed), names=[f"run/{changed.name}"])
 
 
@@ -206,6 +209,10 @@ def _is_old(each: kind.Run, age: float, failed: bool) -> bool:
     if not each.finished or not history or (each.status.phase == "Failed" and not failed):
         return False
     return (times.now() - times.parse(history[-1].at)).total_seconds() >= age
+
+
+def _starts_again(of: kind.Run, role: kind.Role) -> bool:
+    return of.spec.placement.gang and role.resize != "live"
 
 
 async def _change(

@@ -21,6 +21,7 @@ from windlass.cli import exits
 
 Mode = Literal["human", "json", "quiet"]
 
+_SHORT = 10
 _COLOURS = {"ok": "green", "limited": "yellow", "missing": "red"}
 
 
@@ -154,8 +155,10 @@ def flush() -> None:
 
 
 def _squeeze(widths: list[int], headers: list[int], room: int) -> list[int]:
-    """Widths that fit: the last columns go first, then wide ones shrink, the name's last of all."""
-    least = [min(widths[0], room // 2), *headers[1:]]
+    """Widths that fit: the last columns go first, then wide ones shrink, the name's last of all.
+    Short ones are never cut: half a word or half a number tells nothing."""
+    least = [min(widths[0], room // 2)]
+    least += [min(w, max(low, _SHORT)) for w, low in zip(widths[1:], headers[1:], strict=True)]
     while len(least) > 1 and sum(least) + 2 * (len(least) - 1) > room:
         least.pop()
     widths = widths[: len(least)]

@@ -16,6 +16,7 @@ _COLOURS = {
     "Running": "green", "Starting": "cyan", "Queued": "yellow", "Stopping": "yellow",
     "Failed": "red", "Succeeded": "bright_black", "Stopped": "bright_black",
 }  # fmt: skip
+_LONGEST = 100
 
 
 @base.command(
@@ -148,8 +149,14 @@ def _state(item: dict[str, Any], now: datetime.datetime) -> str:
             f"{done}{end}{attempt}on {where}".strip() if where else f"{done}{end}{attempt}".strip()
         )
     if phase == "Failed":
-        return ": ".join(part for part in (item["reason"], item["message"]) if part)
-    return str(item["message"] or item["reason"])
+        return _short(": ".join(part for part in (item["reason"], item["message"]) if part))
+    return _short(str(item["message"] or item["reason"]))
+
+
+def _short(text: str) -> str:
+    """Some messages are what a tool printed, pages long: `why` tells all of it."""
+    line = text.partition("\n")[0]
+    return line if len(line) <= _LONGEST and line == text else f"{line[:_LONGEST].rstrip()} ..."
 
 
 def _clock(moment: str, now: datetime.datetime) -> str:

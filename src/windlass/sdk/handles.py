@@ -213,6 +213,8 @@ async def execute(
             await session.end_input()
         async for channel, data in session.output():
             said[channel].append(data)
+    if session.exit_code is None and session.message:
+        raise errors.BadRequest(session.message)
     if session.exit_code is None:
         raise errors.Unavailable(
             f"the connection to pod {pod} ended before the command did; try again"

@@ -39,6 +39,13 @@ def test_a_narrow_terminal_loses_the_last_columns_before_the_name() -> None:
     assert screen.text.splitlines()[1] == "bert-finetune  Queued"
 
 
+def test_a_narrow_terminal_never_cuts_short_words() -> None:
+    rows = [["import-numpy-print-numpy-jjctg", "Succeeded", "100s", "x" * 99]]
+    with terminal(50) as screen:
+        Output().table(["NAME", "PHASE", "FOR", "STATE"], rows)
+    assert "Succeeded  100s" in screen.text
+
+
 def test_a_table_in_a_pipe_is_not_cut() -> None:
     lines = list(Output().table_lines(COLUMNS, ROWS))
     assert ROWS[0][2] in lines[1]

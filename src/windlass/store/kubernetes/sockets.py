@@ -29,8 +29,9 @@ class Session:
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
         self.exit_code: int | None = None
-        """Known once `output` has ended."""
+        """Known once `output` has ended; None if no process ran to its end."""
         self.message = ""
+        """Why not, if the server said so."""
 
     async def output(self) -> AsyncIterator[tuple[int, bytes]]:
         """(1 or 2, bytes) until the process ends."""
@@ -65,7 +66,6 @@ class Session:
             if cause.get("reason") == "ExitCode":
                 self.exit_code = int(cause.get("message", 1))
                 return
-        self.exit_code = 1
 
 
 @contextlib.asynccontextmanager
