@@ -94,6 +94,11 @@ class Node:
             while not path.exists():
                 await asyncio.sleep(0.01)
 
+    async def said(self, name: str) -> str:
+        """What a job wrote into a file beside the node's folders."""
+        await self.there(self.folder / name)
+        return (self.folder / name).read_text().strip()
+
     async def gone(self, path) -> None:
         async with asyncio.timeout(30):
             while path.exists():

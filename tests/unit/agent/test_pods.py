@@ -1,5 +1,6 @@
 """Pods of a node: real store, real processes, the agent's loop in the test's own process."""
 
+import asyncio
 import os
 import socket
 import sys
@@ -9,6 +10,9 @@ import pytest
 from tests.unit.agent.nodes import ended
 from windlass.agent import containers, pods
 from windlass.kinds import hostpods, kubernetes, meta
+from windlass.store import errors
+
+LOOP = "echo $$$$ > {here}/.pid; mv {here}/.pid {here}/pid; while :; do sleep 0.02; done"
 
 
 @pytest.mark.parametrize(
@@ -46,29 +50,74 @@ async def test_a_pod_waits_for_its_secret_and_then_starts(node):
 
 
 async def test_deleting_a_pod_stops_it_and_then_lets_the_object_go(node):
-    await node.create("echo $$ > {here}/pid; while :; do sleep 0.02; done")
+    await node.create(LOOP)
+    pid = await node.said("pid")  # Running means that it was started, not how far it has come
     pod = await node.phase("Running")
     await node.store.delete(kubernetes.Pod, "p", "team")
     await node.gone(node.folder / "pods" / pod.uid)
     assert not (await node.store.list(kubernetes.Pod, "team")).items
-    assert not os.path.exists(f"/proc/{(node.folder / 'pid').read_text().strip()}")  # noqa: ASYNC240
+    assert not os.path.exists(f"/proc/{pid}")  # noqa: ASYNC240
 
 
 async def test_a_pod_that_is_deleted_by_force_is_killed_and_cleaned_up(node):
-    await node.create("trap '' TERM; while :; do sleep 0.02; done")
+    await node.create(f"trap '' TERM; {LOOP}")
+    pid = await node.said("pid")
     pod = await node.phase("Running")
     await node.store.delete(kubernetes.Pod, "p", "team", grace_seconds=0)
     await node.gone(node.folder / "pods" / pod.uid)
+    assert not os.path.exists(f"/proc/{pid}")  # noqa: ASYNC240
 
 
-async def test_what_was_deleted_while_the_agent_was_away_is_killed_by_the_next_one(node):
-    await node.create("while :; do sleep 0.02; done")
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "made anew by the same name"])
+async def test_what_was_deleted_while_the_agent_was_away_is_killed_by_the_next_one(node, again):
+    await node.create(LOOP)
+    pid = await node.said("pid")
     pod = await node.phase("Running")
     await node.stop()
     await node.store.delete(kubernetes.Pod, "p", "team", grace_seconds=0)
     assert (node.folder / "pods" / pod.uid).exists()
+    assert os.path.exists(f"/proc/{pid}")  # noqa: ASYNC240
+    if again:
+        await node.create("exit 0")
     node.start()
     await node.gone(node.folder / "pods" / pod.uid)
+    assert not os.path.exists(f"/proc/{pid}")  # noqa: ASYNC240
+    if again:
+        await node.phase("Succeeded")
+
+
+async def test_what_was_deleted_while_the_agent_could_not_see_it_is_killed(node, monkeypatch):
+    """A node that was cut off: its agent lives, and its pod was given up and made anew."""
+    await node.create(LOOP)
+    pid = await node.said("pid")
+    pod = await node.phase("Running")
+    cut, watch, listing = asyncio.Event(), node.store.watch, node.store.list
+
+    async def no_watch(*args, **where):
+        async for event in watch(*args, **where):
+            if cut.is_set() and where.get("field_selector"):
+                raise errors.Gone("history was compacted")
+            yield event
+
+    async def no_list(*args, **where):
+        if cut.is_set() and where.get("field_selector"):
+            raise errors.Unavailable("cut off")
+        return await listing(*args, **where)
+
+    await node.stop()
+    monkeypatch.setattr(node.store, "watch", no_watch)
+    monkeypatch.setattr(node.store, "list", no_list)
+    node.start()
+    await asyncio.sleep(0.1)
+    cut.set()
+    await node.store.delete(kubernetes.Pod, "p", "team", grace_seconds=0)
+    await node.create("exit 0")
+    await asyncio.sleep(0.2)
+    assert os.path.exists(f"/proc/{pid}")  # noqa: ASYNC240
+    cut.clear()
+    await node.gone(node.folder / "pods" / pod.uid)
+    assert not os.path.exists(f"/proc/{pid}")  # noqa: ASYNC240
+    await node.phase("Succeeded")
 
 
 async def test_a_pod_whose_record_is_lost_is_not_run_twice(node):
