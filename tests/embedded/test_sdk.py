@@ -314,6 +314,28 @@ def test_a_lost_worker_fails_its_call_and_no_other(client: windlass.Client) -> N
         assert pool.submit(pow, 2, 4).result(60) == 16
 
 
+def test_a_call_whose_worker_is_stopped_and_starts_again_is_lost_and_not_made_twice(
+    client: windlass.Client, tmp_path: Path
+) -> None:
+    def slow(marks: Path) -> None:
+        with marks.open("a") as file:
+            file.write("x")
+        time.sleep(600)
+
+    marks = tmp_path / "marks"
+    with windlass.Executor(1, client=client, name="moved", **SMALL) as pool:
+        doomed = pool.submit(slow, marks)
+        until(marks.exists, "the call runs")
+        running = client.runs.list(phase="Running")
+        (worker,) = [each for each in running if each.name.startswith("moved")]
+        worker.suspend()
+        with pytest.raises(failures.WorkerLost, match="may have had effects"):
+            doomed.result(60)
+        worker.resume()
+        assert pool.submit(pow, 2, 4).result(60) == 16
+    assert marks.read_text() == "x"
+
+
 def test_a_lost_call_is_made_again_if_that_is_wanted(
     client: windlass.Client, tmp_path: Path
 ) -> None:

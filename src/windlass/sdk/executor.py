@@ -131,6 +131,9 @@ class _Call:
     packed: bytes
     key: str = ""
     worker: str = ""
+    """The run that has it."""
+    attempt: int = 0
+    """The attempt of it that has it."""
     tries: int = 0
 
 
@@ -140,6 +143,7 @@ class _Slot:
 
     name: str
     heard: bool = False
+    attempt: int = 0
 
 
 class _Pool:
@@ -317,8 +321,10 @@ class _Pool:
         if call is None:
             return
         if item["type"] == "taken":
-            call.worker = item["worker"]
-            if call.worker not in self._slots:
+            call.worker, _, attempt = item["worker"].rpartition(".")
+            call.attempt = int(attempt)
+            slot = self._slots.get(call.worker)
+            if slot is None or call.attempt < slot.attempt:
                 await self._lost(call, f"worker {call.worker} is gone")
             return
         inline = item.get("result")
@@ -327,7 +333,7 @@ class _Pool:
             await self._finish(box, call, result)
 
     def _met(self, worker: str, python: str) -> None:
-        slot = self._slots.get(worker)
+        slot = self._slots.get(worker.rpartition(".")[0])
         if slot is None:
             return
         slot.heard = True
@@ -363,6 +369,8 @@ class _Pool:
                 if current.name in self._slots:
                     if change == "DELETED" or current.finished:
                         await self._ended(current)
+                    elif current.status.attempt > self._slots[current.name].attempt:
+                        await self._started_again(current)
                     elif current.status.reason == "Impossible":
                         self._never(current)
 
@@ -370,13 +378,8 @@ class _Pool:
         slot = self._slots.pop(ended.name)
         status = ended.status
         why = f"{status.reason}: {status.message}" if status.message else status.reason or "deleted"
-        box = self._box
-        for call in [call for call in self._flying.values() if call.worker == slot.name]:
-            result = await box.result(call.key) if box is not None else None
-            if box is not None and result is not None:
-                await self._finish(box, call, result)
-            else:
-                await self._lost(call, f"worker {slot.name} ended ({why})")
+        had = [call for call in self._flying.values() if call.worker == slot.name]
+        await self._left(had, f"worker {slot.name} ended ({why})")
         if not slot.heard and not any(each.heard for each in self._slots.values()):
             self._break(
                 failures.WorkerLost(
@@ -385,6 +388,28 @@ class _Pool:
                 )
             )
         self._wake.set()
+
+    async def _started_again(self, current: run.Run) -> None:
+        """It was preempted, held or moved: what its last attempt had taken is lost."""
+        slot, status = self._slots[current.name], current.status
+        slot.attempt = status.attempt
+        had = [
+            call
+            for call in self._flying.values()
+            if call.worker == slot.name and call.attempt < slot.attempt
+        ]
+        await self._left(had, f"worker {slot.name} was stopped ({status.reason})")
+        self._wake.set()
+
+    async def _left(self, calls: list[_Call], why: str) -> None:
+        """Calls whose worker is no more: what it has done is done, the rest is lost."""
+        box = self._box
+        for call in calls:
+            result = await box.result(call.key) if box is not None else None
+            if box is not None and result is not None:
+                await self._finish(box, call, result)
+            else:
+                await self._lost(call, why)
 
     def _never(self, waiting: run.Run) -> None:
         if not any(slot.heard for slot in self._slots.values()):

@@ -127,7 +127,9 @@ def main(box: Mailbox) -> int:
 
 
 def serve(box: Mailbox) -> int:
-    worker = os.environ.get("WINDLASS_RUN", f"pid-{os.getpid()}")
+    # Another attempt is another worker: it must not be handed the call that the last one had.
+    run = os.environ.get("WINDLASS_RUN", f"pid-{os.getpid()}")
+    worker = f"{run}.{os.environ.get('WINDLASS_ATTEMPT', '0')}"
     longest_idle = float(os.environ.get("WINDLASS_CALLS_IDLE", "60"))
     idle_since = time.monotonic()
     while time.monotonic() - idle_since < longest_idle:
