@@ -154,9 +154,32 @@ def unpack(archive: Path, folder: Path) -> None:
         shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
     try:
         with tarfile.open(archive, "r:*") as tar:
-            tar.extractall(folder, filter="data")
+            # Checked here: Python before 3.11.4 has no filters, and Debian 12 has one of those.
+            tar.extraction_filter = lambda member, _path: member
+            for member in tar:
+                _check(member, folder)
+                tar.extract(member, folder)
     except tarfile.TarError as problem:
         raise PrepareError(f"the code cannot be unpacked: {problem}") from problem
+
+
+def _check(member: tarfile.TarInfo, folder: Path) -> None:
+    """Refuses what is not inside `folder`, links that were unpacked before included; its owner and
+    mode become those of any file of ours."""
+    root = os.path.realpath(folder)
+    place = os.path.join(root, member.name)
+    leads_to = [os.path.realpath(os.path.dirname(place))]
+    if member.issym():
+        leads_to.append(os.path.realpath(os.path.join(leads_to[0], member.linkname)))
+    elif not (member.isreg() or member.isdir()):
+        raise PrepareError(f"the code cannot be unpacked: {member.name} is no file, folder or link")
+    else:
+        leads_to.append(os.path.realpath(place))
+    absolute = os.path.isabs(member.name) or (member.issym() and os.path.isabs(member.linkname))
+    if absolute or any(os.path.commonpath((root, each)) != root for each in leads_to):
+        raise PrepareError(f"the code cannot be unpacked: {member.name} leads out of its folder")
+    member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
+    member.mode = (member.mode & 0o755) | (0o700 if member.isdir() else 0o600)
 
 
 def _fail(message: str) -> None:
