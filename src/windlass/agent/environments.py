@@ -1,6 +1,6 @@
 """Python environments of a team: built once per content, with uv, used by all its runs.
 
-    KEEP/<key>/            an environment; there only when it is whole
+    KEEP/<key>/            an environment; there only when it is whole; its time is its last use
     KEEP/<key>.lock        who builds it holds this
     KEEP/<key>.<pid>.new/  what is being built, or was when its builder was killed
 
@@ -48,12 +48,11 @@ def ensure(
     keep.mkdir(parents=True, exist_ok=True)
     interpreter = python or _usual_python()
     place = keep / key(requirements, interpreter, code, code_digest)
-    if place.is_dir():
-        return _used(place)
-    with _held(place.with_name(place.name + ".lock")):
-        if not place.is_dir():
-            _build(place, requirements, interpreter, code)
-    return _used(place)
+    if not _use(place):
+        with _held(place.with_name(place.name + ".lock")):
+            if not _use(place):
+                _build(place, requirements, interpreter, code)
+    return place
 
 
 def key(requirements: Sequence[str], interpreter: str, code: Path | None, code_digest: str) -> str:
@@ -185,10 +184,15 @@ def _find_uv() -> str:
     return found
 
 
-def _used(place: Path) -> Path:
-    with contextlib.suppress(OSError):
+def _use(place: Path) -> bool:
+    """Whether it is there; marked as used, because what is not for a month is swept away."""
+    try:
         os.utime(place)
-    return place
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return place.is_dir()
+    return True
 
 
 @contextlib.contextmanager

@@ -15,7 +15,18 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from windlass.agent import http, machine, node, nursery, owners, pods, privileges, tokens, usage
+from windlass.agent import (
+    http,
+    machine,
+    node,
+    nursery,
+    owners,
+    pods,
+    privileges,
+    sweeping,
+    tokens,
+    usage,
+)
 from windlass.store import connect
 from windlass.store.kubernetes.access import KubeconfigError
 from windlass.store.kubernetes.client import KubernetesStore
@@ -112,6 +123,8 @@ async def _work(
             name, host, state / "pods", shims, abilities, user_of, tokens.ApiTokens(store)
         )
         await stack.enter_async_context(heart.beating())
+        sweeper = asyncio.create_task(sweeping.environments_for_ever(place.teams, place.folder))
+        stack.callback(sweeper.cancel)
         await pods.Pods(store, place).run()
 
 

@@ -66,6 +66,7 @@ async def begin(store: client.Store, place: Place, pod: kubernetes.Pod) -> volum
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         record = {"namespace": pod.namespace, "name": pod.name, "user": user}
         record["ports"] = _block(pod)
+        record["scratch"] = (pod.metadata.annotations or {}).get(hostpods.SCRATCH, "")
         await asyncio.to_thread(procfs.write_durably, path / RECORD, record)
         folder = volumes.PodFolder(path, user, place.abilities.mounts, place.teams)
     sources = environment.Sources(store, pod.namespace)

@@ -24,6 +24,7 @@ from windlass.agent import (
     procfs,
     progress,
     support,
+    sweeping,
     volumes,
 )
 from windlass.agent.containers import Container, Observed
@@ -344,6 +345,7 @@ class Worker:
             for container in containers.all_in(self._folder):
                 groups.group(containers.group_name(self._folder, container.name)).remove()
         if self._folder.exists():
+            sweeping.scratch(self._folder)
             volumes.remove(self._folder)
 
     def _stop(self, running: list[Container], grace: float, signal_name: str) -> None:

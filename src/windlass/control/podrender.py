@@ -193,6 +193,7 @@ class _Pod:
     def render(self) -> kubernetes.Pod:
         owner, overrides = self.owner, self.owner.spec.overrides or run.Overrides()
         security = overrides.security_context
+        rendered = frameworks.render(owner.spec.framework, *self._group())
         return kubernetes.Pod(
             metadata=meta.ObjectMeta(
                 name=run.pod_name(
@@ -200,7 +201,7 @@ class _Pod:
                 ),
                 namespace=owner.namespace,
                 labels=self._labels(overrides),
-                annotations=self._annotations(overrides),
+                annotations=self._annotations(overrides, rendered),
                 owner_references=[_owner(owner)],
             ),
             spec=kubernetes.PodSpec(
@@ -210,7 +211,7 @@ class _Pod:
                 enable_service_links=False,
                 automount_service_account_token=False,
                 init_containers=[self._prepare()] if _needs_preparation(owner.spec) else None,
-                containers=[self._main(overrides)],
+                containers=[self._main(overrides, rendered)],
                 volumes=[volume for volume, _ in self._volumes()] or None,
                 priority_class_name=overrides.priority_class_name or "",
                 runtime_class_name=overrides.runtime_class_name,
@@ -229,15 +230,18 @@ class _Pod:
             run.LABEL_INDEX: str(self.index),
         }
 
-    def _annotations(self, overrides: run.Overrides) -> dict[str, str]:
+    def _annotations(self, overrides: run.Overrides, rendered: groups.Rendered) -> dict[str, str]:
         found = {
             **(overrides.annotations or {}),
             hostpods.STOP_SIGNAL: self.owner.spec.checkpoint.signal,
         }
         for ours in (
             members.ANNOTATION_DEVICES, members.ANNOTATION_RESTART, hostpods.PORTS, ports.LAYOUT,
+            hostpods.SCRATCH,
         ):  # fmt: skip
             found.pop(ours, None)
+        if rendered.scratch:
+            found[hostpods.SCRATCH] = rendered.scratch
         if self.restart:
             found[members.ANNOTATION_RESTART] = str(self.restart)
         if self.member.devices:
@@ -248,8 +252,7 @@ class _Pod:
 
     # --- containers
 
-    def _main(self, overrides: run.Overrides) -> kubernetes.Container:
-        rendered = frameworks.render(self.owner.spec.framework, *self._group())
+    def _main(self, overrides: run.Overrides, rendered: groups.Rendered) -> kubernetes.Container:
         command = list(rendered.command)
         if _builds_environment(self.owner.spec):
             # A shell reads what `prepare` wrote: it knows the paths, and no engine must.

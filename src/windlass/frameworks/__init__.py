@@ -7,6 +7,8 @@ program that runs inside pods.
 
 from __future__ import annotations
 
+import dataclasses
+
 from windlass.frameworks import (
     deepspeed,
     flink,
@@ -40,4 +42,4 @@ def render(name: str, group: Group, member: Member) -> Rendered:
     framework = BY_NAME[name]
     rendered = framework.render(group, member)
     common = group.variables(member, ranks=not framework.starts_ranks)
-    return Rendered({**common, **rendered.variables}, rendered.files, rendered.command)
+    return dataclasses.replace(rendered, variables={**common, **rendered.variables})

@@ -161,6 +161,9 @@ class Rendered:
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Name -> content, in `Group.folder`."""
     command: Sequence[str] = ()
+    scratch: str = ""
+    """A folder beside the member's own that its framework makes: `/tmp/wl-...`. Whoever runs pods
+    on the machine's own files removes it with the last of them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -190,7 +193,7 @@ class Steps:
     ready: Sequence[str] = ()
     """Repeated until it succeeds."""
     scratch: str = ""
-    """A folder outside of the member's own that is removed at the end."""
+    """See `Rendered`; removed when the command ends, too."""
     needs: str = ""
     """A program that must be in the environment; without it nothing is started."""
 

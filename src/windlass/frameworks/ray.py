@@ -46,7 +46,7 @@ def render(group: Group, member: Member) -> Rendered:
     )
     rendered = led(group, member, steps, {})
     variables = {"RAY_ADDRESS": address, "RAY_USAGE_STATS_ENABLED": "0"}
-    return Rendered({**variables, **rendered.variables}, {}, rendered.command)
+    return Rendered({**variables, **rendered.variables}, {}, rendered.command, scratch)
 
 
 FRAMEWORK = Framework(ports=3, render=render, secret=True, starts_ranks=True)

@@ -35,6 +35,10 @@ PORTS: Final = "windlass.dev/ports"
 """Annotation: first and last port of the attempt's block, `20000-20007`. The agent refuses a pod
 one of whose ports somebody outside of the attempt listens on (reason PortTaken)."""
 
+SCRATCH: Final = "windlass.dev/scratch"
+"""Annotation: a folder `/tmp/wl-...` that members of the attempt make beside their own folders; the
+agent removes it with the last of them."""
+
 PRETEND: Final = "windlass.dev/pretend"
 """Annotation for fake nodes: `SECONDS[:EXIT CODE]` that the pod pretends to run."""
 

@@ -1,0 +1,108 @@
+"""What pods leave outside of their own folders: environments that nobody uses any more, and
+scratch folders of frameworks that were killed.
+
+All of it belongs to the pods' users, so nothing is followed that is a link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from windlass.agent import orders, procfs
+
+log = logging.getLogger(__name__)
+
+UNUSED = 30 * 86400.0
+"""Seconds after its last use when an environment goes."""
+EVERY = 86400.0
+_KEY = re.compile(r"[0-9a-f]{24}(\.\d+\.new)?")
+"""See `agent.environments`."""
+_SCRATCH = re.compile(r"/tmp/wl-[0-9a-z-]+")  # noqa: S108 - as frameworks.ray names it
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+async def environments_for_ever(teams: Path, pods: Path) -> None:
+    """Sweeps now and once a day, until cancelled."""
+    while True:
+        try:
+            await asyncio.to_thread(environments, teams, pods)
+        except OSError as problem:
+            log.warning("old environments: %s", problem)
+        await asyncio.sleep(EVERY)
+
+
+def environments(teams: Path, pods: Path) -> None:
+    """Removes what no pod has begun with for long, unless one runs since before that."""
+    if not teams.is_dir():
+        return
+    for team in teams.iterdir():
+        begun = min((at for space, at in _pods(pods) if space == team.name), default=time.time())
+        before = min(time.time() - UNUSED, begun)
+        with contextlib.suppress(OSError), _environments_of(team) as folder:
+            for name in filter(_KEY.fullmatch, os.listdir(folder)):
+                _remove_unused(folder, name, before)
+
+
+@contextlib.contextmanager
+def _environments_of(team: Path) -> Iterator[int]:
+    outer = os.open(team, _FOLDER)
+    try:
+        folder = os.open("environments", _FOLDER, dir_fd=outer)
+    finally:
+        os.close(outer)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def _pods(folder: Path) -> Iterator[tuple[str, float]]:
+    """Whose pods are here, and since when. What a pod uses was marked as used after it began."""
+    for pod in folder.iterdir() if folder.is_dir() else ():
+        record = pod / orders.RECORD
+        with contextlib.suppress(FileNotFoundError):
+            yield (procfs.read_json(record) or {}).get("namespace", ""), record.stat().st_mtime
+
+
+def _remove_unused(folder: int, name: str, before: float) -> None:
+    if not _is_unused(folder, name, before):
+        return
+    gone = name if name.endswith(".new") else f"{name}.0.new"
+    with contextlib.suppress(OSError):
+        os.rename(name, gone, src_dir_fd=folder, dst_dir_fd=folder)
+        if not _is_unused(folder, gone, before):
+            # Somebody came for it in this very moment.
+            os.rename(gone, name, src_dir_fd=folder, dst_dir_fd=folder)
+            return
+        shutil.rmtree(gone, ignore_errors=True, dir_fd=folder)
+        log.info("environment %s was not used for long and is removed", name)
+
+
+def _is_unused(folder: int, name: str, before: float) -> bool:
+    found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    return stat.S_ISDIR(found.st_mode) and found.st_mtime < before
+
+
+def scratch(pod: Path) -> None:
+    """Removes the scratch folder that a pod shares with other members, if it is the last of them
+    here."""
+    record = procfs.read_json(pod / orders.RECORD) or {}
+    path = record.get("scratch") or ""
+    if not _SCRATCH.fullmatch(path):
+        return
+    for other in pod.parent.iterdir():
+        if other != pod and (procfs.read_json(other / orders.RECORD) or {}).get("scratch") == path:
+            return
+    user = record.get("user")
+    with contextlib.suppress(FileNotFoundError):
+        if os.lstat(path).st_uid == (os.geteuid() if user is None else user):
+            shutil.rmtree(path, ignore_errors=True)
