@@ -1,7 +1,5 @@
 """How commands reach the object API: open the store, run the work, turn its errors into words.
-
-Which server: --kubeconfig, else --context, else the state folder that --state or WINDLASS_STATE
-names, else what `store.connect` finds (KUBECONFIG, ~/.windlass, ~/.kube/config, the pod we are in).
+Which server that is: `cli.servers`.
 """
 
 from __future__ import annotations
@@ -11,14 +9,12 @@ import contextlib
 import dataclasses
 import json
 import logging
-import urllib.parse
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import click
 
-from windlass.cli import base, exits
-from windlass.cli import state as states
+from windlass.cli import base, exits, servers
 from windlass.cli.output import Output
 from windlass.kinds.meta import Object
 from windlass.store import connect, errors
@@ -82,13 +78,6 @@ def call(target: base.Target, work: Callable[[Session], Awaitable[T]]) -> T:
         return asyncio.run(_with_session(target, work))
 
 
-def path_of(kind: type[Object], namespace: str, name: str = "") -> str:
-    """The REST path of an object or a collection; no name can climb out of its place."""
-    return kind.resource.path(
-        urllib.parse.quote(namespace, safe=""), urllib.parse.quote(name, safe="")
-    )
-
-
 def fault(problem: errors.ApiError, store: KubernetesStore | None = None) -> exits.CliError:
     """A store's error as one sentence, a remedy and an exit code."""
     code = next((code for cls, code in _CODES if isinstance(problem, cls)), exits.FAILED)
@@ -129,7 +118,7 @@ class _Hints(logging.Handler):
 
 async def _with_session(target: base.Target, work: Callable[[Session], Awaitable[T]]) -> T:
     try:
-        store = connect.open_store(_kubeconfig(target), target.context or None, light=True)
+        store = connect.open_store(servers.kubeconfig(target), target.context or None, light=True)
     except errors.ApiError as problem:
         raise fault(problem) from problem
     try:
@@ -146,21 +135,6 @@ async def _with_session(target: base.Target, work: Callable[[Session], Awaitable
 def _is_engine(target: base.Target) -> bool:
     """Whether the engine of a state folder was meant."""
     return bool(target.state) and not (target.kubeconfig or target.context)
-
-
-def _kubeconfig(target: base.Target) -> str | None:
-    if target.kubeconfig or target.context:
-        return target.kubeconfig or None
-    if not target.state:
-        return None
-    folder = states.folder(target.state)
-    if not folder.kubeconfig.exists():
-        raise exits.CliError(
-            f"No engine has ever run on {folder.path}.",
-            f"Start one: windlass up --state {folder.path}",
-            exits.NO_SERVER,
-        )
-    return str(folder.kubeconfig)
 
 
 def _plainly(problem: errors.ApiError) -> str:

@@ -54,9 +54,9 @@ def create(
     async def work(session: client.Session) -> dict[str, Any]:
         made["metadata"]["namespace"] = session.namespace
         if job.workdir:
-            from windlass.cli import run as running
+            from windlass.cli import following
 
-            digest = await running.upload(out, session, job, made)
+            digest = await following.upload(out, session, job, made)
             made["spec"]["code"] = {"digest": digest}
         name = job.words.get("name") or made["metadata"]["name"]
         spec: dict[str, Any] = {

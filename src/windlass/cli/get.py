@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from windlass.cli import base, client, exits, rows, words
+from windlass.cli import base, client, exits, rows, servers, words
 from windlass.cli.output import Output, flush
 from windlass.kinds import validation, wire
 from windlass.kinds.meta import Object
@@ -87,13 +87,13 @@ class Query:
         namespace = self.namespace(session)
         head = {"apiVersion": resource.api_version, "kind": resource.kind}
         if self.names:
-            paths = [client.path_of(self.kind, namespace, name) for name in self.names]
+            paths = [servers.path_of(self.kind, namespace, name) for name in self.names]
             return [head | await session.read(path) for path in paths]
         objects: list[dict[str, Any]] = []
         token = ""
         while True:
             query = [("limit", "500"), ("continue", token), ("labelSelector", self.selector)]
-            page = await session.read(client.path_of(self.kind, namespace), query)
+            page = await session.read(servers.path_of(self.kind, namespace), query)
             objects += [head | item for item in page["items"]]
             token = page["metadata"].get("continue") or ""
             if not token:

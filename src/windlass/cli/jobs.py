@@ -22,6 +22,19 @@ FRAMEWORKS = (
     "process", "torch", "mpi", "horovod", "tensorflow", "jax", "ray", "deepspeed", "spark", "flink",
 )  # fmt: skip
 
+SETTINGS = {
+    "help_option_names": ["-h", "--help"],
+    # What follows the first word of the user's command is his, flags included.
+    "allow_interspersed_args": False,
+    "ignore_unknown_options": False,
+}
+dry_run = click.option(
+    "--dry-run", is_flag=True, help="Show the object, the plan and the expected start; do nothing."
+)
+force = click.option(
+    "--force", is_flag=True, help="Hand it in even if nothing here could ever run it."
+)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:

@@ -106,6 +106,8 @@ class Narrator:
 
     def __call__(self, current: run.Run) -> None:
         status = current.status
+        if status.phase in ("", "Queued") and not status.reason:
+            return  # not judged yet
         told = f"run/{self._name} {status.phase}"
         told += f": {status.reason}" if status.reason else ""
         told += f" ({status.message})" if status.message else ""

@@ -49,6 +49,14 @@ _AT_ONCE = 16
 _STEPS_AT_ONCE = 4
 _ON_THE_WAY = ("Starting", "Running", "Stopping")
 """Phases after which more follows."""
+_TOLD = {
+    "Running": (events.NORMAL, "Started"),
+    "Queued": (events.WARNING, "Retried"),
+    "Succeeded": (events.NORMAL, "Succeeded"),
+    "Failed": (events.WARNING, "Failed"),
+    "Stopped": (events.NORMAL, "Stopped"),
+}
+"""Changes of phase that people are told of by an event: two of a plain run."""
 
 
 def pod_index(pod: kubernetes.Pod) -> Iterable[str]:
@@ -262,7 +270,18 @@ class Runs:
             "run %s/%s: %s -> %s %s", owner.namespace, owner.name, owner.status.phase, move.to,
             move.message,
         )  # fmt: skip
+        await self._announce(owner, move)
         return written
+
+    async def _announce(self, owner: run.Run, move: runmachine.Move) -> None:
+        if move.to not in _TOLD:
+            return
+        kind, word = _TOLD[move.to]
+        if move.next_attempt and move.reason == reasons.Reason.PREEMPTED:
+            word = "Preempted"
+        attempt = owner.status.attempt
+        words = f"attempt {attempt}: {move.message}" if attempt else move.message
+        await events.tell(self._store, owner, kind, word, words, NAME)
 
     async def _patch(self, owner: run.Run, status: dict[str, Any]) -> run.Run:
         """Writes into the status, if the Run is still as it was read."""

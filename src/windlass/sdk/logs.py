@@ -91,16 +91,19 @@ async def follow(
     sink: Sink,
     on_change: Callable[[run.Run], None] = lambda _run: None,
     on_trouble: Callable[[str], None] = lambda _text: None,
+    made: run.Run | None = None,
 ) -> run.Run:
     """Everything the run prints from now until it ends; returns it as it ended.
 
-    `on_trouble` hears about each member whose log could not be read to its end.
+    `on_trouble` hears about each member whose log could not be read to its end. `made`: the run as
+    it was just written.
     """
     readers: dict[str, asyncio.Task[None]] = {}
     watcher = asyncio.create_task(_watch_pods(store, choice, sink, readers))
     try:
         on_the_way = _unless_finished(on_change)
-        ending = asyncio.create_task(runs.wait(store, choice.run, choice.namespace, on_the_way))
+        waiting = runs.wait(store, choice.run, choice.namespace, on_the_way, made)
+        ending = asyncio.create_task(waiting)
         try:
             await asyncio.wait((ending, watcher), return_when=asyncio.FIRST_COMPLETED)
             if not ending.done():

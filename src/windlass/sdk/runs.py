@@ -6,14 +6,14 @@ import contextlib
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 
 from windlass.kinds import run
 from windlass.kinds.meta import ObjectMeta
-from windlass.sdk import watching
 from windlass.sdk.options import Options
-from windlass.store import errors
-from windlass.store.client import Store
+
+if TYPE_CHECKING:
+    from windlass.store.client import Store
 
 LETTERS = "bcdfghjkmnpqrstvwxz23456789"
 
@@ -97,9 +97,19 @@ async def wait(
     name: str,
     namespace: str,
     on_change: Callable[[run.Run], None] = lambda _run: None,
+    made: run.Run | None = None,
 ) -> run.Run:
-    """The Run as it ended; `on_change` sees every state on the way. NotFound if it is deleted."""
-    stream = watching.changes(store, run.Run, namespace, field_selector=f"metadata.name={name}")
+    """The Run as it ended; `on_change` sees every state on the way. NotFound if it is deleted.
+    `made`: as it was just written, so that it need not be asked for."""
+    # Imported late: who only builds a run, such as a command that sends it ahead, needs none.
+    from windlass.sdk import watching
+    from windlass.store import errors
+    from windlass.store.client import ObjectList
+
+    start = None if made is None else ObjectList([made], made.metadata.resource_version)
+    stream = watching.changes(
+        store, run.Run, namespace, field_selector=f"metadata.name={name}", start=start
+    )
     async with contextlib.aclosing(stream) as changes:
         async for change, current in changes:
             if change == "DELETED":

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from windlass.kinds.meta import Object
 from windlass.store import reflector
-from windlass.store.client import Store
+from windlass.store.client import ObjectList, Store
 
 T = TypeVar("T", bound=Object)
 
@@ -23,13 +23,15 @@ async def changes(
     *,
     label_selector: str = "",
     field_selector: str = "",
+    start: ObjectList[T] | None = None,
 ) -> AsyncGenerator[tuple[reflector.Change, T], None]:
     """First everything there is as ADDED, then each change. Never ends by itself.
 
-    Raises what the server refuses at the start; later troubles are waited out.
+    Raises what the server refuses at the start; later troubles are waited out. `start`: what is
+    known to be there, so that it need not be asked for.
     """
-    await store.list(
-        kind, namespace, label_selector=label_selector, field_selector=field_selector, limit=1
+    start = start or await store.list(
+        kind, namespace, label_selector=label_selector, field_selector=field_selector
     )
     arrived: asyncio.Queue[tuple[reflector.Change, T]] = asyncio.Queue()
 
@@ -39,7 +41,7 @@ async def changes(
             arrived.put_nowait((change, obj))
 
     async with reflector.Reflector(
-        store, kind, namespace, label_selector, field_selector, on_event=put
+        store, kind, namespace, label_selector, field_selector, on_event=put, start=start
     ):
         while True:
             yield await arrived.get()

@@ -11,24 +11,32 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
-from windlass.store.kubernetes import client, incluster, kubeconfig, network
+from windlass.store.kubernetes import incluster, kubeconfig
 from windlass.store.kubernetes.access import Access, KubeconfigError
+
+if TYPE_CHECKING:
+    from windlass.store.kubernetes.client import KubernetesStore
 
 _UP_REMEDY = "start it with `windlass up`, or choose another server with --kubeconfig or --context"
 
 
 def open_store(
     kubeconfig: str | None = None, context: str | None = None, *, light: bool = False
-) -> client.KubernetesStore:
+) -> KubernetesStore:
     """A store on the chosen server; no connection is made before the first request. `light`: for
     a command, which starts quickly and has few requests."""
+    # Imported late: who only asks where the server is needs neither.
+    from windlass.store.kubernetes import network
+    from windlass.store.kubernetes.client import KubernetesStore
+
     access = find_access(kubeconfig, context)
     if light and network.proxy(access) is None:
         from windlass.store.kubernetes.light import LightTransport
 
-        return client.KubernetesStore(access, LightTransport(access))
-    return client.KubernetesStore(access)
+        return KubernetesStore(access, LightTransport(access))
+    return KubernetesStore(access)
 
 
 def find_access(

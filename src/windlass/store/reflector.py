@@ -87,6 +87,7 @@ class Reflector(Generic[T]):
         *,
         indexes: Mapping[str, IndexFunction[T]] | None = None,
         page_size: int = 0,
+        start: ObjectList[T] | None = None,
         backoff: Backoff = Backoff(),  # noqa: B008 (immutable)
         rng: random.Random | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -106,6 +107,8 @@ class Reflector(Generic[T]):
         self._objects: dict[Key, T] = {}
         self._indexes = {name: _Index(function) for name, function in (indexes or {}).items()}
         self._page_size = page_size
+        self._start = start
+        """What was read already: the first list is this one."""
         self._backoff = backoff
         self._rng = rng or random.Random()  # noqa: S311 (spreads load, keeps no secret)
         self._sleep = sleep
@@ -239,6 +242,9 @@ class Reflector(Generic[T]):
         self._synced.set()
 
     async def _read_all(self) -> ObjectList[T]:
+        if self._start is not None:
+            known, self._start = self._start, None
+            return known
         page = await self._store.list(self._kind, **self._where, limit=self._page_size)
         items = list(page.items)
         try:

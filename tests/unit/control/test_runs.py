@@ -94,7 +94,7 @@ async def test_a_run_from_submission_to_success(store):
 
 
 async def test_a_plain_run_costs_four_writes_of_its_object_and_one_of_each_pod(store):
-    """The budget: assignment, Starting, Running, Succeeded."""
+    """The budget: assignment, Starting, Running, Succeeded; events of the last two."""
     counted = Counted(store)
     await submit(store, build.role(replicas=2))
     async with controlling(store, write_to=counted) as made:
@@ -108,7 +108,11 @@ async def test_a_plain_run_costs_four_writes_of_its_object_and_one_of_each_pod(s
             await made.reconcile(KEY)
             await made.reconcile(KEY)
     assert await phase(store) == "Succeeded"
-    assert counted.writes == {"patch Run": 4, "create Pod": 2}
+    assert counted.writes == {"patch Run": 4, "create Pod": 2, "create Event": 2}
+    told = (await store.list(kubernetes.Event, build.NAMESPACE)).items
+    assert sorted((event.type, event.reason) for event in told) == [
+        ("Normal", "Started"), ("Normal", "Succeeded"),
+    ]  # fmt: skip
 
 
 async def until(holds) -> None:

@@ -112,3 +112,32 @@ def pem(data: str, path: str, field: str, source: str) -> bytes | None:
         raise KubeconfigError(
             f"{field} in {source} names {path}, which cannot be read: {error.strerror}"
         ) from None
+
+
+def certificate(access: Access) -> tuple[bytes, bytes] | None:
+    """The client certificate and key that a kubeconfig gives inline or as files."""
+    user, source = access.user, access.source
+    chain = pem(
+        user.client_certificate_data, user.client_certificate, "client-certificate", source
+    )
+    key = pem(user.client_key_data, user.client_key, "client-key", source)
+    return (chain, key) if chain and key else None
+
+
+def authorization(access: Access) -> str:
+    """The value of the header that proves who we are, or nothing."""
+    user = access.user
+    token = user.token
+    if user.token_file:
+        try:
+            token = pathlib.Path(user.token_file).read_text().strip()
+        except OSError as error:
+            raise KubeconfigError(
+                f"the token file {user.token_file} cannot be read: {error.strerror}"
+            ) from None
+    if token:
+        return f"Bearer {token}"
+    if user.username:
+        pair = f"{user.username}:{user.password}".encode()
+        return f"Basic {base64.b64encode(pair).decode()}"
+    return ""

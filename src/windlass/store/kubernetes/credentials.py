@@ -7,10 +7,8 @@ each minute; credential plug-ins run again when what they gave has expired.
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import logging
-import pathlib
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -68,37 +66,11 @@ class ConfiguredCredentials:
     def _load(self) -> Credential:
         self._loaded_at = self._clock()
         try:
-            self._loaded = Credential(_authorization(self._access), certificate(self._access))
+            self._loaded = Credential(
+                accesses.authorization(self._access), accesses.certificate(self._access)
+            )
         except KubeconfigError as error:
             if self._loaded is None:
                 raise errors.Unauthorized(error.message) from None
             log.warning("keeping the credentials read before: %s", error.message)
         return self._loaded
-
-
-def certificate(access: Access) -> tuple[bytes, bytes] | None:
-    """The client certificate and key that a kubeconfig gives inline or as files."""
-    user, source = access.user, access.source
-    chain = accesses.pem(
-        user.client_certificate_data, user.client_certificate, "client-certificate", source
-    )
-    key = accesses.pem(user.client_key_data, user.client_key, "client-key", source)
-    return (chain, key) if chain and key else None
-
-
-def _authorization(access: Access) -> str:
-    user = access.user
-    token = user.token
-    if user.token_file:
-        try:
-            token = pathlib.Path(user.token_file).read_text().strip()
-        except OSError as error:
-            raise KubeconfigError(
-                f"the token file {user.token_file} cannot be read: {error.strerror}"
-            ) from None
-    if token:
-        return f"Bearer {token}"
-    if user.username:
-        pair = f"{user.username}:{user.password}".encode()
-        return f"Basic {base64.b64encode(pair).decode()}"
-    return ""

@@ -16,7 +16,6 @@ import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import TypeVar
 
-import windlass
 from windlass.store.kubernetes import exchange, network, plugin, tls
 from windlass.store.kubernetes.access import Access
 from windlass.store.kubernetes.credentials import Credential, Credentials
@@ -45,7 +44,6 @@ class LightTransport:
         self.access = access
         self._credentials = credentials or plugin.credentials_of(access)
         self._sleep = sleep
-        self._headers = network.impersonation(access.user)
         self._idle: list[_Connection] = []
         self._tls: tuple[tuple[bytes, bytes] | None, ssl.SSLContext] | None = None
 
@@ -126,7 +124,18 @@ class LightTransport:
     async def _ask(self, credential: Credential, request: Request) -> _Connection:
         connection = self._kept(credential) or await self._connect(credential)
         try:
-            connection.writer.write(self._encode(credential, request))
+            connection.writer.write(
+                network.encode(
+                    self.access,
+                    credential.authorization,
+                    request.method,
+                    request.path,
+                    request.query,
+                    request.body,
+                    request.content_type,
+                    request.headers,
+                )
+            )
             await connection.writer.drain()
             await connection.read_head()
         except BaseException:
@@ -157,29 +166,6 @@ class LightTransport:
             )
         _notice_silence(writer.get_extra_info("socket"))
         return _Connection(reader, writer, credential.certificate)
-
-    def _encode(self, credential: Credential, request: Request) -> bytes:
-        url = urllib.parse.urlsplit(self.access.address)
-        query = urllib.parse.urlencode(list(request.query), quote_via=urllib.parse.quote)
-        target = url.path + request.path + (f"?{query}" if query else "")
-        headers = {
-            "Host": url.netloc.rpartition("@")[2],
-            "Accept": "application/json",
-            "Accept-Encoding": "identity",
-            "User-Agent": f"windlass/{windlass.__version__}",
-            **(request.headers or {}),
-        }
-        listed = [*headers.items(), *self._headers]
-        if credential.authorization:
-            listed.append(("Authorization", credential.authorization))
-        if request.body is not None:
-            listed.append(("Content-Type", request.content_type))
-        if request.body is not None or request.method in ("POST", "PUT", "PATCH"):
-            listed.append(("Content-Length", str(len(request.body or b""))))
-        lines = [f"{request.method} {target} HTTP/1.1", *(f"{k}: {v}" for k, v in listed)]
-        if any("\r" in line or "\n" in line for line in lines):
-            raise ValueError("a line break in a header")
-        return "\r\n".join(lines).encode() + b"\r\n\r\n" + (request.body or b"")
 
     def _tls_for(self, credential: Credential) -> ssl.SSLContext:
         if self._tls is None or self._tls[0] != credential.certificate:

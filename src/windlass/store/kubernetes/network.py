@@ -1,5 +1,5 @@
 """Small facts about the way to a server: proxy, impersonation headers, and what to say when it
-cannot be reached. Called by `transport` and `light`.
+cannot be reached; and requests as bytes. Called by `transport`, `light` and `ahead`.
 """
 
 from __future__ import annotations
@@ -7,7 +7,9 @@ from __future__ import annotations
 import os
 import ssl
 import urllib.parse
+from collections.abc import Mapping, Sequence
 
+import windlass
 from windlass.store import errors
 from windlass.store.kubernetes.access import Access, User
 
@@ -42,6 +44,40 @@ def impersonation(user: User) -> list[tuple[str, str]]:
         name = f"Impersonate-Extra-{urllib.parse.quote(key, safe='')}"
         headers += [(name, value) for value in values]
     return headers
+
+
+def encode(
+    access: Access,
+    authorization: str,
+    method: str,
+    path: str,
+    query: Sequence[tuple[str, str]] = (),
+    body: bytes | None = None,
+    content_type: str = "application/json",
+    headers: Mapping[str, str] | None = None,
+) -> bytes:
+    """A request of HTTP/1.1 as it goes over the wire."""
+    url = urllib.parse.urlsplit(access.address)
+    asked = urllib.parse.urlencode(list(query), quote_via=urllib.parse.quote)
+    target = url.path + path + (f"?{asked}" if asked else "")
+    told = {
+        "Host": url.netloc.rpartition("@")[2],
+        "Accept": "application/json",
+        "Accept-Encoding": "identity",
+        "User-Agent": f"windlass/{windlass.__version__}",
+        **(headers or {}),
+    }
+    listed = [*told.items(), *impersonation(access.user)]
+    if authorization:
+        listed.append(("Authorization", authorization))
+    if body is not None:
+        listed.append(("Content-Type", content_type))
+    if body is not None or method in ("POST", "PUT", "PATCH"):
+        listed.append(("Content-Length", str(len(body or b""))))
+    lines = [f"{method} {target} HTTP/1.1", *(f"{key}: {value}" for key, value in listed)]
+    if any("\r" in line or "\n" in line for line in lines):
+        raise ValueError("a line break in a header")
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + (body or b"")
 
 
 def unreachable(access: Access, error: Exception) -> errors.Unavailable:

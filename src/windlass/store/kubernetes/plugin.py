@@ -108,7 +108,7 @@ class PluginCredentials:
             pair = (status.client_certificate_data.encode(), status.client_key_data.encode())
         return Credential(
             authorization=f"Bearer {status.token}" if status.token else "",
-            certificate=pair or credentials.certificate(self._access),
+            certificate=pair or accesses.certificate(self._access),
         )
 
 
