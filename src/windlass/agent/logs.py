@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime
+import itertools
 import os
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -81,6 +82,8 @@ def _past(folder: Path, query: Query, numbers: list[int], end: _Place) -> list[b
         blocks: Iterator[bytes] = iter(_last_blocks(folder, numbers, end, query.tail_lines))
     else:
         blocks = _blocks(folder, _since(folder, numbers, query.since), end)
+        if numbers and numbers[0] > 0 and query.since is None:
+            blocks = itertools.chain((_cut(),), blocks)
     shown = _Shown(query)
     lines = (block.split(b"\n")[:-1] for block in blocks)
     pieces: Iterator[bytes] = (piece for some in lines for piece in shown.pieces(some))
@@ -104,11 +107,20 @@ async def _grown(
             *lines, rest = (rest + data).split(b"\n")
             yield lines
         elif later:
+            if later[0] > place.number + 1:
+                yield [_cut().rstrip(b"\n")]
             place.number, place.offset, rest = later[0], 0, b""
         elif not alive:
             return
         else:
             await asyncio.sleep(_POLL)
+
+
+def _cut() -> bytes:
+    """Stands where lines are missing, as a line of the log."""
+    kept = shimlog.SEGMENT_BYTES * shimlog.SEGMENTS >> 20
+    told = f"windlass: lines are missing here: only the last {kept} MiB of a log are kept"
+    return f"{shimlog.now()} stderr F {told}\n".encode()
 
 
 def _from(folder: Path, place: _Place) -> bytes:

@@ -3,6 +3,8 @@
     log.0  log.1  ...     each line: `TIME stdout|stderr F|P text`; numbers only grow
 
 A segment that is full is left as it is and the next number is opened; only the last few are kept.
+What does not fit on the disk is left out, and the last of the disk is not taken: whoever lies on it
+too (the store of the engine) must be able to write, or nothing could be deleted.
 Readers (`agent.logs`) follow by number, so a rotation never moves what they are reading. Standard
 library only.
 """
@@ -19,6 +21,9 @@ SEGMENT_BYTES, SEGMENTS = 10 << 20, 5
 LONGEST_LINE = 16384
 """Longer lines are written in parts, marked P, as container runtimes do."""
 PREFIX = "log."
+_SPARED_BYTES, _SPARED_PART = 64 << 20, 20
+"""This much of the disk, or one part in so many if that is less, is left to others."""
+_LOOK_EVERY = 1 << 18
 
 
 def segments(folder: Path) -> list[int]:
@@ -46,6 +51,8 @@ class Log:
         self._fd = self._open()
         self._size = os.fstat(self._fd).st_size
         self._partial: dict[str, bytes] = {}
+        self._unseen = _LOOK_EVERY
+        self._left_out = 0
 
     def add(self, stream: str, data: bytes) -> None:
         *lines, rest = (self._partial.pop(stream, b"") + data).split(b"\n")
@@ -69,11 +76,26 @@ class Log:
     def _write(self, data: bytes) -> None:
         # A full disk costs log lines, never the job: it must not block on its own output.
         with contextlib.suppress(OSError):
+            self._unseen += len(data)
+            if self._unseen >= _LOOK_EVERY or self._left_out:
+                if self._is_full():
+                    self._left_out += len(data)
+                    return
+                self._unseen = 0
+            if self._left_out:
+                told = f"windlass: {self._left_out} bytes left out: the disk was full"
+                data = f"{now()} stderr F {told}\n".encode() + data
+                self._left_out = 0
             if self._size and self._size + len(data) > self._limit:
                 self._rotate()
             self._size += len(data)
             while data:
                 data = data[os.write(self._fd, data) :]
+
+    def _is_full(self) -> bool:
+        disk = os.fstatvfs(self._fd)
+        spared = min(_SPARED_BYTES, disk.f_blocks * disk.f_frsize // _SPARED_PART)
+        return disk.f_bavail * disk.f_frsize < spared
 
     def _rotate(self) -> None:
         """Only between writes, so that no line is torn across segments."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from typing import Any
 
 from windlass.cli import base, client, exits
@@ -10,6 +11,7 @@ from windlass.cli import state as states
 from windlass.cli.output import Output
 
 _PHASES = ("Running", "Starting", "Stopping", "Queued", "Succeeded", "Failed", "Stopped")
+_LITTLE_SPACE = 256 << 20
 
 
 @base.command(examples=("windlass status", "windlass status --json | jq .runs"))
@@ -104,6 +106,9 @@ def _show(out: Output, engine: dict[str, Any], cluster: dict[str, Any]) -> None:
         out.say(f"runs     {', '.join(counts) or 'none yet'}")
     if engine["storeBytes"]:
         out.say(f"store    {engine['storeBytes'] / 1e6:.1f} MB in {engine['state']}")
+        free = shutil.disk_usage(engine["state"]).free
+        if free < _LITTLE_SPACE:
+            out.warn(f"The disk of {engine['state']} is almost full ({free / 1e6:.0f} MB left).")
 
 
 def _store_size(folder: states.StateFolder) -> int:

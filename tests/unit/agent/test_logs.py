@@ -98,7 +98,7 @@ async def test_an_empty_log_is_empty(tmp_path):
 
 
 def numbers(said: str) -> list[int]:
-    return [int(line.split()[0]) for line in said.splitlines()]
+    return [int(line.split()[0]) for line in said.splitlines() if "windlass:" not in line]
 
 
 def talked(folder, count: int, size: int = 2000, kept: int = 3) -> shimlog.Log:
@@ -157,3 +157,27 @@ def test_a_log_goes_on_where_the_one_before_it_ended(tmp_path):
     before = shimlog.segments(tmp_path)
     talked(tmp_path, 1, kept=9).close()
     assert shimlog.segments(tmp_path) == before
+
+
+async def test_where_lines_are_missing_the_log_says_so(tmp_path):
+    log = shimlog.Log(tmp_path, size=100, count=2)
+    for number in range(20):
+        log.add("stdout", f"line {number}\n".encode())
+    log.close()
+    first, *rest = (await text(tmp_path)).splitlines()
+    assert "lines are missing here" in first
+    assert rest[-1] == "line 19"
+    assert await text(tmp_path, tail_lines=1) == "line 19\n"
+
+
+async def test_the_last_of_the_disk_is_left_to_others(tmp_path, monkeypatch):
+    log = shimlog.Log(tmp_path)
+    full = [True]
+    monkeypatch.setattr(log, "_is_full", lambda: full[0])
+    log.add("stdout", b"lost\n")
+    full[0] = False
+    log.add("stdout", b"kept\n")
+    log.close()
+    first, last = (await text(tmp_path)).splitlines()
+    assert "the disk was full" in first
+    assert last == "kept"
