@@ -74,6 +74,24 @@ def has_started(pod: kubernetes.Pod) -> bool:
     return state(pod) in ("running", "succeeded")
 
 
+def hindrance(pod: kubernetes.Pod) -> str:
+    """What keeps a pod from starting, if its node says so: a Secret that is not there, an image."""
+    status = pod.status
+    for container in (*(status.init_container_statuses or ()), *(status.container_statuses or ())):
+        waits = container.state.waiting if container.state else None
+        if waits is not None and waits.message:
+            return f"{waits.reason}: {waits.message}" if waits.reason else waits.message
+    return ""
+
+
+def preparing_since(pod: kubernetes.Pod) -> str | None:
+    """Since when its environment and code are being made, if they are."""
+    for container in pod.status.init_container_statuses or ():
+        if container.state and container.state.running:
+            return container.state.running.started_at
+    return None
+
+
 def owner_uid(pod: kubernetes.Pod) -> str:
     """The uid of the Run that owns the pod, or ""."""
     for owner in pod.metadata.owner_references or ():

@@ -31,6 +31,9 @@ ALLOWED: dict[str, frozenset[str]] = {
 }
 _SHORT = Reason.WAITING_FOR_CAPACITY
 """What a Run that has room is told while its pods cannot be made."""
+_NOT_YET = "not all members run yet: "
+_PREPARING_AFTER = 1.0
+"""Seconds after which it is told that an environment is being made: most are there already."""
 _LOOK_AGAIN = 5.0
 """Seconds until pods that could not be made are tried again."""
 _END = {Reason.COMPLETED: "Succeeded", Reason.USER_STOPPED: "Stopped"}
@@ -113,7 +116,28 @@ def _starting(view: View) -> Plan:
     late = _until(view, limit or None, "did not start within spec.duration.start")
     if late.move is not None:
         return late
-    return _keep_whole(view, [member for member in wanted if member not in present], late.wake)
+    told, again = _hindered(view)
+    if told is not None:
+        return Plan(note={"message": told})
+    wake = min((each for each in (late.wake, again) if each is not None), default=None)
+    return _keep_whole(view, [member for member in wanted if member not in present], wake)
+
+
+def _hindered(view: View) -> tuple[str | None, float | None]:
+    """What to tell of members that have not started, if that is new; and when to look again."""
+    status, words, again = view.owner.status, "", None
+    for (role, index), pod in sorted(view.present.items()):
+        since = members.preparing_since(pod)
+        if hindrance := members.hindrance(pod):
+            words = f"{_NOT_YET}{role} {index}: {hindrance}"
+            break
+        if since and (again := _PREPARING_AFTER - view.seconds_since(since)) <= 0:
+            words, again = f"{_NOT_YET}its environment and code are being made", None
+    if words:
+        return (words if words != status.message else None), again
+    if status.message.startswith(_NOT_YET) and status.history:
+        return status.history[-1].message, again
+    return None, again
 
 
 def _running(view: View) -> Plan:

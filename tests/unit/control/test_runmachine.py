@@ -333,3 +333,39 @@ def test_every_situation_has_an_allowed_next_step(
     if made.move is not None and made.move.to in ("Succeeded", "Failed", "Stopped"):
         assert phase == "Queued" or not [p for p in present if p.status.phase in POD_PHASES[:2]]
     assert not made.create or (phase in ("Starting", "Running") and not suspend and not gone)
+
+
+# --- what is told while members do not start yet
+
+
+def hindered(owner: run.Run, **state) -> kubernetes.Pod:
+    pod = build.pod(owner, "Pending")
+    status = kubernetes.ContainerStatus(name="worker", state=kubernetes.ContainerState(**state))
+    pod.status.container_statuses = [status]
+    return pod
+
+
+def test_what_keeps_a_member_from_starting_is_told_once_and_taken_back():
+    owner = starting()
+    missing = kubernetes.ContainerStateWaiting("CreateContainerConfigError", "no Secret x")
+    told = plan(owner, hindered(owner, waiting=missing)).note
+    assert told is not None
+    assert "no Secret x" in told["message"]
+    owner.status.message = told["message"]
+    assert plan(owner, hindered(owner, waiting=missing)).note is None
+    assert plan(owner, build.pod(owner, "Pending")).note == {
+        "message": owner.status.history[-1].message
+    }
+
+
+def test_an_environment_that_takes_its_time_is_told():
+    owner = starting()
+    pod = build.pod(owner, "Pending")
+    since = kubernetes.ContainerStateRunning(build.START)
+    state = kubernetes.ContainerState(running=since)
+    pod.status.init_container_statuses = [kubernetes.ContainerStatus(name="prepare", state=state)]
+    early = plan(owner, pod, after=0.5)
+    assert (early.note, early.wake) == (None, 0.5)
+    late = plan(owner, pod, after=1.5).note
+    assert late is not None
+    assert "environment" in late["message"]
