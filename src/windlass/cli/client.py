@@ -125,7 +125,8 @@ async def _with_session(target: base.Target, work: Callable[[Session], Awaitable
         return await work(Session(store, target.namespace or store.access.namespace))
     except errors.ApiError as problem:
         told = fault(problem, store)
-        if isinstance(problem, errors.Unavailable) and _is_engine(target):
+        unheard = isinstance(problem, errors.Unavailable) and problem.retry_after is None
+        if unheard and _is_engine(target):
             told.remedy = f"Start it: windlass up --state {target.state}"
         raise told from problem
     finally:
