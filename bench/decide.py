@@ -40,6 +40,8 @@ from windlass.sim.synthetic import GIB, LEVELS
 
 POLICY = Policy(operations=10**12)
 HOUR = 3600.0
+_SETTLING = 4
+"""Decisions until the line that was there from the start has found its places."""
 
 
 def measure(options: report.Options) -> report.Report:
@@ -73,12 +75,13 @@ def steady(nodes: int, pods: int, cycles: int) -> dict[str, Any]:
     world = _Steady(nodes, pods)
     times = []
     placed = 0
-    for _ in range(cycles):
+    for number in range(_SETTLING + cycles):
         world.churn()
         seconds, decision = _timed(world.decide)
-        times.append(seconds)
-        placed += sum(len(placement.seats) for placement in decision.placements)
         world.carry_out(decision)
+        if number >= _SETTLING:
+            times.append(seconds)
+            placed += sum(len(placement.seats) for placement in decision.placements)
     waiting = len(world.snapshot.waiting)
     return _row("steady state", nodes, waiting, placed / sum(times), times)
 

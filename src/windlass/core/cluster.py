@@ -188,11 +188,16 @@ class Cluster:
         nodes = np.unique(members[0])
         if not len(nodes):
             return caps
-        part = self.part(nodes)
-        part.shift(*rows_in(nodes, self.bank.compute.shape[1], members, devices), +1)
+        part = self.part_without(nodes, members, devices)
         caps = caps.copy()
         caps[nodes] = part.caps_at(shape, np.arange(len(nodes)))
         return caps
+
+    def part_without(self, where: Ints, members: Ints, devices: Ints) -> Cluster:
+        """Some of the nodes (ascending), if rows as `shift` takes them were given back there."""
+        part = self.part(where)
+        part.shift(*rows_in(where, self.bank.compute.shape[1], members, devices), +1)
+        return part
 
     def sync(self) -> None:
         """Brings every kept shape up to date and forgets the log of changes."""

@@ -305,6 +305,8 @@ class Cycle:
                 self.commit(ask.unit, seats)
                 return None
             failures.append(seats)
+        if len(failures) == 1:
+            return failures[0]
         best = max(failures, key=lambda failure: failure.room)
         return dataclasses.replace(best, resolved=all(f.resolved for f in failures))
 
@@ -479,4 +481,8 @@ def _as_told_to(failure: Failure, wishes: Sequence[Wish]) -> Failure:
     """What was missing for one unit, said of another of its kind that asks for as much or more."""
     if len(wishes) > 1:
         return failure
-    return dataclasses.replace(failure, role=wishes[0].role, wanted=wishes[0].count)
+    (wish,) = wishes
+    return Failure(
+        wish.role, wish.count, failure.room, failure.topology, failure.resolved,
+        failure.reserved_until,
+    )  # fmt: skip

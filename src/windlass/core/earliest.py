@@ -118,7 +118,7 @@ class _Search:
 
     def _fits(self, time: float) -> bool:
         self._go(time)
-        self.scene.ceilings = self._ceilings(self._ahead(time), "")
+        self.scene.ceilings = shadows.ceilings(self.scene, self._ahead(time), self.wishes)
         fits = fits_by_count(self.scene, self.unit, self.wishes)
         self.scene.ceilings = {}
         return fits
@@ -131,7 +131,7 @@ class _Search:
         self.scene.crowd = self._crowd(time)
         for model in models.in_turn(self.unit):
             self.scene.model = model
-            self.scene.ceilings = self._ceilings(ahead, model)
+            self.scene.ceilings = shadows.ceilings(self.scene, ahead, self.wishes)
             answer = place.place(self.scene, self.unit, self.wishes)
             self.scene.model, self.scene.ceilings = "", {}
             if isinstance(answer, Failure):
@@ -143,13 +143,10 @@ class _Search:
             self.cluster.rollback(0)
         return None
 
-    def _ahead(self, time: float) -> list[Held]:
+    def _ahead(self, time: float) -> tuple[Held, ...]:
         """Promises that start while the unit would run."""
         until = time + self.runs
-        return [held for held in self.cycle.reservations if time < held.start < until]
-
-    def _ceilings(self, ahead: list[Held], model: str) -> dict[int, place.Ints]:
-        return shadows.ceilings(self.cluster, ahead, self.wishes, model) if ahead else {}
+        return tuple(held for held in self.cycle.reservations if time < held.start < until)
 
     def _go(self, time: float) -> None:
         since, self._time = self._time, time

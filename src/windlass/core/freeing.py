@@ -18,10 +18,11 @@ import numpy.typing as npt
 
 from windlass.core import place, reserve, sparing
 from windlass.core.choosing import PARTITIONED
-from windlass.core.cluster import Cluster
+from windlass.core.cluster import Cluster, rows_in
 from windlass.core.facts import Role, Seat, Unit
 from windlass.core.place import Failure, Scene
 from windlass.core.roster import Flat, Piece
+from windlass.core.shapes import Shape
 from windlass.core.victims import Claim, Pool
 
 if TYPE_CHECKING:
@@ -50,14 +51,34 @@ class Trial:
         self.cycle, self.claim, self.unit, self.pool = cycle, claim, claim.unit, pool
         self.quota = quota
         """Whether quotas are in the way, or would be if the wrong pieces went."""
-        self.base = base
+        self.base, self.nodes = base, np.arange(len(base))
+        """What is looked at, and which of the cluster's nodes these are."""
         self.wishes = place.least_of(self.unit)
-        self.domains = domains_of(self.base, self.unit)
-        """Per node, the number of the domain inside which all members must be."""
         self.within = _outside_reservations(cycle, self.unit)
         terms = any(w.role.affinities or w.role.spreads for w in self.wishes)
         self.alike = len(self.wishes) == 1 and not terms and not cycle.scene.crowd.repels
         """Members of one shape whose neighbours do not matter: counting is exact."""
+        if self.alike and self.unit.pack != "fragmentation":
+            self._look_only_where_it_matters()
+        self.domains = domains_of(self.base, self.unit)
+        """Per node, the number of the domain inside which all members must be."""
+
+    def _look_only_where_it_matters(self) -> None:
+        """Of a full cluster few nodes count: those with room, and those where somebody may go."""
+        base, flat = self.base, self.pool.flat
+        shape = base.shape_of(self.wishes[0].role)
+        if _is_intricate(shape):
+            return
+        some = base.caps(shape) > 0
+        some[flat.members[0]] = True
+        self.nodes = np.flatnonzero(some)
+        rows = rows_in(self.nodes, base.bank.compute.shape[1], flat.members, flat.devices)
+        self.pool = dataclasses.replace(
+            self.pool, flat=dataclasses.replace(flat, members=rows[0], devices=rows[1])
+        )
+        self.base = base.part(self.nodes)
+        if self.within is not None:
+            self.within = self.within[self.nodes]
 
     def suffices(self, gone: Mask) -> bool:
         """Whether the gainer may and can start once these are gone."""
@@ -66,11 +87,7 @@ class Trial:
         )
 
     def cluster(self, gone: Mask) -> Cluster:
-        trial = relieved(self.base, self.pool.flat, gone)
-        freed = [self.pool.pieces[i] for i in np.flatnonzero(gone)] if trial.ports else []
-        free_ports(trial, freed)
-        keep_promised(self.cycle, trial)
-        return trial
+        return without(self.cycle, self.base, self.pool, gone)
 
     def fits(self, gone: Mask) -> bool:
         if not self.alike:
@@ -81,13 +98,17 @@ class Trial:
     def caps(self, gone: Mask) -> Ints:
         """Where members fit once these are gone, if they are alike."""
         self.cycle.work.spend(len(self.base))
-        shape, flat = self.base.shape_of(self.wishes[0].role), self.pool.flat
-        if shape.ports or any(request.form == "partition" for request in shape.requests):
+        shape = self.base.shape_of(self.wishes[0].role)
+        if _is_intricate(shape):
             caps = self.cluster(gone).caps(shape)
         else:
-            rows = flat.members[:, gone[flat.seat_of]], flat.devices[:, gone[flat.grant_of]]
-            caps = self.base.caps_without(shape, *rows)
+            caps = self.base.caps_without(shape, *self.rows(gone))
         return caps if self.within is None else np.where(self.within, caps, 0)
+
+    def rows(self, gone: Mask) -> tuple[Ints, Ints]:
+        """What these hold, as `Cluster.shift` takes it."""
+        flat = self.pool.flat
+        return flat.members[:, gone[flat.seat_of]], flat.devices[:, gone[flat.grant_of]]
 
     def place(
         self,
@@ -112,6 +133,11 @@ class Trial:
             if not isinstance(answer, Failure):
                 break
         return answer
+
+
+def _is_intricate(shape: Shape) -> bool:
+    """Whether more than sums and whole devices must be told apart: ports, slices of devices."""
+    return bool(shape.ports) or any(request.form == "partition" for request in shape.requests)
 
 
 def has_hope(cycle: Cycle, unit: Unit, cluster: Cluster) -> bool:
@@ -243,6 +269,16 @@ def _near_only(trial: Trial, gone: Mask, seats: Iterable[Seat]) -> Mask:
 
 
 # --- copies of the cluster ----------------------------------------------------------------------
+
+
+def without(cycle: Cycle, base: Cluster, pool: Pool, gone: Mask | None = None) -> Cluster:
+    """A copy once these of a pool (all of them without a mask) are gone, with what is promised."""
+    trial = relieved(base, pool.flat, gone)
+    if trial.ports:
+        chosen = range(len(pool)) if gone is None else np.flatnonzero(gone)
+        free_ports(trial, [pool.pieces[i] for i in chosen])
+    keep_promised(cycle, trial)
+    return trial
 
 
 def relieved(cluster: Cluster, flat: Flat, gone: Mask | None) -> Cluster:

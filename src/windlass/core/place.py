@@ -82,6 +82,8 @@ class Scene:
     """Who is where, by labels, for affinity and spread terms."""
     ceilings: dict[int, Ints] = dataclasses.field(default_factory=dict)
     """Shape id -> most members per node, where reserved room must stay free."""
+    limits: dict[object, tuple[object, Ints]] = dataclasses.field(default_factory=dict)
+    """Ceilings that were found before; kept by `shadows`."""
     scorer: Scorer | None = None
     model: str = ""
     """Of several acceptable models, only this one."""

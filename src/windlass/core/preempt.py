@@ -196,7 +196,11 @@ def with_remark(cycle: Cycle, verdict: Verdict) -> Verdict:
     """The verdict on the unit that asked last, with why nobody was stopped for it."""
     if not cycle.desk.why or verdict.reason == Reason.IMPOSSIBLE:
         return verdict
-    return dataclasses.replace(verdict, message=f"{verdict.message}; {cycle.desk.why}")
+    message = f"{verdict.message}; {cycle.desk.why}"
+    return Verdict(
+        verdict.unit, verdict.reason, message, verdict.resource, verdict.deficit, verdict.queue,
+        verdict.resolved,
+    )  # fmt: skip
 
 
 def _attempt(cycle: Cycle, ask: Ask, over: frozenset[str], failure: Failure | None) -> bool:
@@ -260,8 +264,16 @@ def _hope(cycle: Cycle, ask: Ask, standing: Standing, failure: Failure | None) -
     topology = ask.unit.topology
     level = topology.level if topology is not None and topology.required else ""
     missing, outlook, role = failure.wanted - failure.room, _outlook(cycle), failure.role
-    cluster, promised = cycle.scene.cluster, _promised(cycle)
     cycle.work.spend(standing.count)
+    hope = standing.hope(cycle.scene.cluster, _promised(cycle))
+    if outlook is None:
+        if hope.bound(role) < missing:
+            return False
+    elif (
+        outlook.later_hope.bound(role) < missing
+        and outlook.worst_hope.bound(role) + hope.bound(role) < missing
+    ):
+        return False
 
     def might(beside: tuple[Held, ...]) -> bool:
         left = 0
@@ -269,9 +281,7 @@ def _hope(cycle: Cycle, ask: Ask, standing: Standing, failure: Failure | None) -
             if outlook.later_hope.most(role, level, beside) >= missing:
                 return True
             left = outlook.worst_hope.most(role, level, beside)
-        if left < missing and not standing.may_seat(cluster, promised, role, missing - left):
-            return False
-        return left + standing.hope(cluster, promised).most(role, level, beside) >= missing
+        return left + hope.most(role, level, beside) >= missing
 
     # Promises differ from unit to unit; who finds too little without them need not look at them.
     return might(()) and (not ask.beside or might(ask.beside))
@@ -293,9 +303,8 @@ def _find_room(cycle: Cycle, ask: Ask, over: frozenset[str], *, entitled: bool) 
     outlook = _outlook(cycle)
     base = outlook.worst if outlook is not None else cycle.scene.cluster
     trial = Trial(cycle, claim, pool, base, quota=bool(over) or not claim.inside)
-    if entitled:
-        everybody = np.ones(len(pool), np.bool_)
-        cycle.desk.hopes.setdefault(key, trial.cluster(everybody))
+    if entitled and key not in cycle.desk.hopes:
+        cycle.desk.hopes[key] = freeing.without(cycle, base, pool)
     allowed = pool.protected <= cycle.now
     if not trial.suffices(allowed):
         cycle.desk.why = _PROTECTED if _wake_when_unprotected(trial) else _NOT_ENOUGH

@@ -39,9 +39,16 @@ SEARCHES = 4
 
 def crossed(cycle: Cycle, unit: Unit, end: float | None) -> tuple[Held, ...]:
     """Promises that the unit, started now, would run into and must not delay."""
+    if not cycle.reservations:
+        return ()
     until = stays_until(cycle, unit, end)
+    # A list: this is asked for everybody who waits, more than once.
     return tuple(
-        held for held in cycle.reservations if held.start < until and binds(cycle, unit, held)
+        [
+            held
+            for held in cycle.reservations
+            if held.start < until and (held.fresh or not _may_pass(cycle, unit, held.unit))
+        ]
     )
 
 
@@ -114,13 +121,13 @@ def _count(cycle: Cycle, held: Held, sign: int) -> None:
 
 
 def place_beside(
-    cycle: Cycle, unit: Unit, wishes: Sequence[Wish], end: float | None, beside: Sequence[Held]
+    cycle: Cycle, unit: Unit, wishes: Sequence[Wish], end: float | None, beside: tuple[Held, ...]
 ) -> tuple[Seat, ...] | Failure:
     """As `place.place`, in the cycle's scene, without delaying any of these promises."""
     scene = cycle.scene
     if not beside:
         return place.place(scene, unit, wishes)
-    limits = shadows.ceilings(scene.cluster, beside, wishes, scene.model)
+    limits = shadows.ceilings(scene, beside, wishes)
     until = stays_until(cycle, unit, end)
     for _ in range(TRIES):
         mark = scene.cluster.mark()
@@ -136,6 +143,7 @@ def place_beside(
         if not clashes:
             return answer
         scene.cluster.rollback(mark)
+        limits = {shape: limit.copy() for shape, limit in limits.items()}
         for limit in limits.values():
             limit[clashes] = 0
     return Failure(wishes[0].role, wishes[0].count, 0, resolved=False)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from windlass.core import releases
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Reservation, Seat, Unit
-from windlass.core.place import Wish
+from windlass.core.place import Scene, Wish
 from windlass.core.shapes import Shape
 
 Ints = npt.NDArray[np.int64]
@@ -83,17 +83,28 @@ class Stay:
             self.by_name.setdefault(seat.node, []).append(seat)
 
 
-def ceilings(
-    cluster: Cluster, beside: Iterable[Held], wishes: Sequence[Wish], model: str = ""
-) -> dict[int, Ints]:
-    """Shape -> most members that each node may take and still keep every one of the promises."""
+def ceilings(scene: Scene, beside: tuple[Held, ...], wishes: Sequence[Wish]) -> dict[int, Ints]:
+    """Shape -> most members that each node may take and still keep every one of the promises. Read
+    only: kept in the scene until one of the shadows changes."""
     limits: dict[int, Ints] = {}
+    if not beside:
+        return limits
+    at = tuple([held.shadow.version for held in beside])
     for wish in wishes:
-        shape = cluster.shape_of(wish.role, model)
-        limit = limits.setdefault(shape.id, np.full(len(cluster), _MANY))
-        for held in beside:
-            limit[held.nodes] = np.minimum(limit[held.nodes], held.room_beside(shape))
+        shape = scene.shape(wish.role)
+        known = scene.limits.get((shape.id, beside))
+        if known is None or known[0] != at:
+            known = (at, _ceiling(len(scene.cluster), beside, shape))
+            scene.limits[shape.id, beside] = known
+        limits[shape.id] = known[1]
     return limits
+
+
+def _ceiling(nodes: int, beside: Sequence[Held], shape: Shape) -> Ints:
+    limit = np.full(nodes, _MANY)
+    for held in beside:
+        limit[held.nodes] = np.minimum(limit[held.nodes], held.room_beside(shape))
+    return limit
 
 
 def clashing(beside: Iterable[Held], stay: Stay) -> list[int]:

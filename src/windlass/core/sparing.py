@@ -97,22 +97,31 @@ class Tally:
     """Counts members that fit, piece by piece, in plain numbers."""
 
     def __init__(self, trial: Trial, gone: Mask, shape: Shape) -> None:
-        cluster = trial.cluster(gone)
-        self._caps = trial.caps(gone).tolist()
-        self._needs = [(c, need, cluster.free[c].tolist()) for c, need in shape.needs]
-        self._ids = trial.domains.tolist()
-        self._sums = np.bincount(self._ids, weights=self._caps).astype(np.int64).tolist()
+        members, devices = trial.rows(gone)
+        where, caps = np.unique(members[0]), trial.caps(gone)
+        here = trial.nodes[where].tolist()
+        part = trial.base.part_without(where, members, devices)
+        self._caps = dict(zip(here, caps[where].tolist(), strict=True))
+        """Only of nodes where somebody goes: nothing changes elsewhere."""
+        self._needs = [
+            (c, need, dict(zip(here, part.free[c].tolist(), strict=True)))
+            for c, need in shape.needs
+        ]
+        self._ids = dict(zip(here, trial.domains[where].tolist(), strict=True))
+        self._sums = np.bincount(trial.domains, weights=caps).astype(np.int64).tolist()
         self._count = trial.wishes[0].count
-        self._enough = sum(total >= self._count for total in self._sums)
-        self._width = cluster.bank.compute.shape[1]
+        self._enough = sum([total >= self._count for total in self._sums])
+        self._width = part.bank.compute.shape[1]
         self._per_member = 0
-        self._free: list[bool] = []
-        self._devices: list[int] = []
+        self._free: set[int] = set()
+        """Devices that a member could have."""
+        self._devices: dict[int, int] = {}
         if shape.requests:
-            usable = cluster.bank.eligible(shape.requests[0]) & (cluster.bank.mode == UNLOCKED)
+            usable = part.bank.eligible(shape.requests[0]) & (part.bank.mode == UNLOCKED)
             self._per_member = shape.requests[0].count
-            self._free = usable.ravel().tolist()
-            self._devices = usable.sum(axis=1).tolist()
+            rows, at = np.nonzero(usable)
+            self._free = set((trial.nodes[where][rows] * self._width + at).tolist())
+            self._devices = dict(zip(here, usable.sum(axis=1).tolist(), strict=True))
 
     def stays(self, piece: Piece, gone: Mask) -> bool:  # noqa: ARG002
         taken = self._occupy(piece)
@@ -134,8 +143,8 @@ class Tally:
         taken = []
         if self._per_member:
             for device, *_ in piece.grants:
-                if self._free[device]:
-                    self._free[device] = False
+                if device in self._free:
+                    self._free.discard(device)
                     self._devices[device // self._width] -= 1
                     taken.append(device)
         return taken
@@ -145,7 +154,7 @@ class Tally:
             for column, _, free in self._needs:
                 free[member[0]] += member[1 + column]
         for device in taken:
-            self._free[device] = True
+            self._free.add(device)
             self._devices[device // self._width] += 1
 
     def _cap(self, node: int) -> int:

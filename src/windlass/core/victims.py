@@ -84,30 +84,9 @@ class Standing:
     flat: Flat
     """What they hold."""
     _hope: Hope | None = None
-    _sums: tuple[list[int], int] | None = None
 
     def __bool__(self) -> bool:
         return self.count > 0
-
-    def may_seat(self, cluster: Cluster, promised: Flat, role: Role, count: int) -> bool:
-        """Whether the sums on their nodes allow so many members: what is free or promised there,
-        and what they hold. A bound that costs no array."""
-        if self._sums is None:
-            where = np.unique(self.flat.members[0])
-            here = np.isin(promised.members[0], where)
-            total = (
-                cluster.free[:, where].sum(axis=1)
-                + self.flat.members[1:].sum(axis=1)
-                + promised.members[1:, here].sum(axis=1)
-            )
-            devices = self.flat.devices.shape[1] + promised.devices.shape[1]
-            self._sums = (total.tolist(), devices + int(cluster.bank.unlocked[where].sum()))
-        free, devices = self._sums
-        shape = cluster.shape_of(role)
-        whole = sum([request.count for request in shape.requests if request.form == "whole"])
-        return whole * count <= devices and all(
-            need * count <= free[column] for column, need in shape.needs
-        )
 
     def hope(self, cluster: Cluster, promised: Flat) -> Hope:
         """Without all of them. `promised` is room that is held for others on top of those who
@@ -122,12 +101,22 @@ class Hope:
     A bound for the whole decision, since room only shrinks."""
 
     def __init__(self, cluster: Cluster, where: Ints, flats: Sequence[Flat] = ()) -> None:
-        self._part, width = cluster.part(where), cluster.bank.compute.shape[1]
+        self._cluster, self._where, width = cluster, where, cluster.bank.compute.shape[1]
+        self._part = cluster.part(where)
         for flat in flats:
             self._part.shift(*rows_in(where, width, flat.members, flat.devices), +1)
-        self._where = where
+        self._free = self._part.free.clip(min=0).sum(axis=1).tolist()
+        self._devices = int(self._part.bank.unlocked.sum())
         self._most: dict[tuple[int, str, tuple[Held, ...]], int] = {}
         self._outside: dict[tuple[Held, ...], Mask] = {}
+
+    def bound(self, role: Role) -> int:
+        """No more than so many by sums over all nodes: costs no array."""
+        shape, fit = self._part.shape_of(role), 1 << 40
+        for column, need in shape.needs:
+            fit = min(fit, self._free[column] // need)
+        whole = sum([request.count for request in shape.requests if request.form == "whole"])
+        return min(fit, self._devices // whole) if whole else fit
 
     def most(self, role: Role, level: str, beside: tuple[Held, ...]) -> int:
         """In one domain of the level, in all without one; away from nodes that were promised."""
@@ -372,8 +361,9 @@ class _Borrowers:
         before = np.zeros_like(held)
         before[:, sequence] = np.cumsum(held[:, sequence], axis=1) - held[:, sequence]
         room = np.array([[max(0, guarantee.get(r, 0))] for r in self._scarce], np.int64)
-        beyond = ((before + held > room) & (held > 0)).any(axis=0)[: len(lower)] & lower
-        partly = beyond & (partly | ((before < room) & (held > 0)).any(axis=0)[: len(lower)])
+        before, held = before[:, : len(lower)], held[:, : len(lower)]
+        beyond = lower & ((before + held > room) & (held > 0)).any(axis=0)
+        partly = beyond & (partly | ((before < room) & (held > 0)).any(axis=0))
         ends = np.cumsum([len(c.pieces) for c in columns])[:-1]
         split = zip(names, columns, np.split(beyond, ends), np.split(partly, ends), strict=True)
         return {name: (_with_all_surplus(c, mask), reach) for name, c, mask, reach in split}
