@@ -12,6 +12,8 @@ from windlass.kinds import ages, kubernetes, times, wire
 from windlass.kinds import run as run_kind
 from windlass.store import errors
 
+_PHASES = ("Started", "Retried", "Preempted", "Succeeded", "Failed", "Stopped")
+
 
 @base.command(
     examples=("windlass events train", "windlass events -w", "windlass events -A --json | jq")
@@ -28,8 +30,9 @@ def events(out: Output, name: str, all_namespaces: bool, watch: bool, target: ba
         place = "" if all_namespaces else session.namespace
         told = [_event(each) for each in (await session.store.list(kubernetes.Event, place)).items]
         told = [each for each in told if not about or _is_about(each, about)]
-        if about:
-            told += await _history(session, about)
+        seen = {each["uid"] for each in told}
+        if about and (history := await _history(session, about)):
+            told = [each for each in told if not _is_phase(each)] + history
         told.sort(key=lambda each: each["at"])
         if not watch:
             out.result(told, names=[f"{each['object']} {each['reason']}" for each in told])
@@ -39,7 +42,7 @@ def events(out: Output, name: str, all_namespaces: bool, watch: bool, target: ba
             return
         for each in told:
             _line(out, each)
-        await _follow(out, session, place, about, {each["uid"] for each in told})
+        await _follow(out, session, place, about, seen)
 
     client.call(target, work)
 
@@ -116,6 +119,11 @@ def _is_about(told: dict[str, Any], name: str) -> bool:
     """The object itself, or a pod of the run of that name."""
     kind, _, found = told["object"].partition("/")
     return bool(found == name or (kind == "pod" and found.startswith(f"{name}-")))
+
+
+def _is_phase(told: dict[str, Any]) -> bool:
+    """Whether the run's history tells it, too."""
+    return str(told["object"]).startswith("run/") and told["reason"] in _PHASES
 
 
 def _row(told: dict[str, Any]) -> list[str]:
