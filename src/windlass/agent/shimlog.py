@@ -70,6 +70,8 @@ class Log:
         for stream, rest in self._partial.items():
             self._write(b"".join(_pieces(f"{now()} {stream} ".encode(), rest)))
         with contextlib.suppress(OSError):
+            if self._left_out:
+                os.write(self._fd, self._told_left_out())
             os.fsync(self._fd)
         os.close(self._fd)
 
@@ -83,14 +85,17 @@ class Log:
                     return
                 self._unseen = 0
             if self._left_out:
-                told = f"windlass: {self._left_out} bytes left out: the disk was full"
-                data = f"{now()} stderr F {told}\n".encode() + data
+                data = self._told_left_out() + data
                 self._left_out = 0
             if self._size and self._size + len(data) > self._limit:
                 self._rotate()
             self._size += len(data)
             while data:
                 data = data[os.write(self._fd, data) :]
+
+    def _told_left_out(self) -> bytes:
+        told = f"windlass: {self._left_out} bytes left out: the disk was full"
+        return f"{now()} stderr F {told}\n".encode()
 
     def _is_full(self) -> bool:
         disk = os.fstatvfs(self._fd)

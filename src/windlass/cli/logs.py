@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 
@@ -137,10 +138,12 @@ async def _pod(
             exits.NOT_FOUND,
         ) from missing
     rest = b""
-    async for chunk in session.store.logs(name, pod.namespace, follow=follow, tail_lines=tail):
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            _pod_line(out, name, line)
+    stream = session.store.logs(name, pod.namespace, follow=follow, tail_lines=tail)
+    async with contextlib.aclosing(stream) as chunks:
+        async for chunk in chunks:
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                _pod_line(out, name, line)
     if rest:
         _pod_line(out, name, rest)
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Protocol
 
 from windlass.kinds import kubernetes, run
@@ -35,7 +35,7 @@ class LogStore(Store, Protocol):
         follow: bool = False,
         tail_lines: int | None = None,
         since_seconds: int | None = None,
-    ) -> AsyncIterator[bytes]: ...
+    ) -> AsyncGenerator[bytes, None]: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -257,13 +257,15 @@ async def _copy(
     stream = store.logs(
         pod.name, pod.namespace, follow=follow, tail_lines=tail, since_seconds=since
     )
-    async for chunk in stream:
-        fresh, skip = chunk[skip:], max(0, skip - len(chunk))
-        cursor.seen += len(fresh)
-        cursor.heard_at = time.monotonic()
-        *lines, rest = (rest + fresh).split(b"\n")
-        for line in lines:
-            sink(Line(role, index, _text(line)))
+    # Closed also when the sink fails, as with `| head`.
+    async with contextlib.aclosing(stream) as chunks:
+        async for chunk in chunks:
+            fresh, skip = chunk[skip:], max(0, skip - len(chunk))
+            cursor.seen += len(fresh)
+            cursor.heard_at = time.monotonic()
+            *lines, rest = (rest + fresh).split(b"\n")
+            for line in lines:
+                sink(Line(role, index, _text(line)))
     if rest:
         sink(Line(role, index, _text(rest)))
 

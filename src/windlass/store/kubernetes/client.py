@@ -6,7 +6,7 @@ typed error. Keeps no objects: that is the reflector's part.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -199,7 +199,7 @@ class KubernetesStore:
         since_seconds: int | None = None,
         timestamps: bool = False,
         previous: bool = False,
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """What a container wrote, in pieces as they arrive; ends with the container if followed."""
         query = _query(
             container=container,

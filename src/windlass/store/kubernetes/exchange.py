@@ -107,6 +107,9 @@ async def repeating(
             if asked is None or not repeats_left:
                 return response
             pause = asked + pause
+            if asked > 1 and repeats_left == REPEATS:
+                told = response.error().message if isinstance(response, Answer) else ""
+                log.warning("The server asks to wait and try again: %s", told)
         await sleep(pause)
     raise AssertionError("unreachable")  # pragma: no cover
 
