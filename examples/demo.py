@@ -96,6 +96,7 @@ def stop(state: Path) -> None:
 NEXT = """
 What to try next, with an engine that stays:
 
+  source .venv/bin/activate                   brings the command `windlass`
   windlass up --detach                        start it; state lives in ~/.windlass
   windlass run -w 2 --workdir . -- python train.py    your own job, with its exit code
   windlass init; windlass run -f run.yaml     the same as a file, with comments
