@@ -216,9 +216,12 @@ class Cluster:
 
     def _fit(self, shape: Shape, where: Ints, *, empty: bool = False) -> Ints:
         amounts = self.capacity if empty else self.free
-        fit = np.full(len(where), _MANY, np.int64)
+        fit: Ints | None = None
         for column, need in shape.needs:
-            np.minimum(fit, amounts[column, where] // need, out=fit)
+            part = amounts[column].take(where) // need
+            fit = part if fit is None else np.minimum(fit, part, out=fit)
+        if fit is None:
+            fit = np.full(len(where), _MANY, np.int64)
         if shape.unknown:
             fit[:] = 0  # asks for a resource that no node has
         if shape.requests:
@@ -228,11 +231,11 @@ class Cluster:
             if not empty:
                 taken = set().union(*(self.ports.get(port, ()) for port in shape.ports))
                 fit[np.isin(where, list(taken))] = 0
-        fit[fit < 0] = 0
-        allowed = self.mask(shape.constraint)[where]
+        np.maximum(fit, 0, out=fit)
+        allowed = self.mask(shape.constraint).take(where)
         if not empty:
-            allowed = allowed & self.open[where]
-        fit[~allowed] = 0
+            allowed &= self.open.take(where)
+        fit *= allowed
         return fit
 
     # --- taking and giving back
