@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import click
 
 from windlass.cli import exits
+from windlass.cli.output import Output
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -185,6 +186,15 @@ def _read(flags: dict[str, Any]) -> Job:
         tuple(flags["command"]), said, flags["file"] or "", flags["role"] or "",
         flags["workdir"] or "", _size("--workdir-limit", flags["workdir_limit"]),
     )  # fmt: skip
+
+
+def tell_forgotten(out: Output, job: Job) -> None:
+    """The first surprise of many: files of the folder one is in do not come along by themselves."""
+    if job.workdir or job.file or "image" in job.words:
+        return
+    named = (word for word in job.command[:4] if not os.path.isabs(word) and os.path.isfile(word))
+    if file := next(named, ""):
+        out.hint(f"{file} is in your folder, not in the job's; to send the folder: --workdir .")
 
 
 def require_command(job: Job) -> None:

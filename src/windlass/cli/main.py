@@ -80,7 +80,7 @@ root = LazyGroup(
     SECTIONS,
     name="windlass",
     help="One shared AI/ML platform from a mix of machines.\n\n"
-    "Start with `windlass up --detach`, then `windlass run -- python train.py`.",
+    "Start with `windlass up --detach`, then `windlass run --workdir . -- python train.py`.",
     epilog="Each command has examples in its own --help. Exit codes: docs/exit-codes.md.",
     context_settings={"help_option_names": ["-h", "--help"]},
     params=[

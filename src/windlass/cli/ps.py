@@ -78,7 +78,7 @@ def ps(
             for line in lines(out, page, all_namespaces):
                 out.say(line)
             if not page["items"]:
-                out.hint("Start one: windlass run -- python train.py")
+                out.hint("Start one: windlass run --workdir . -- python train.py")
             return
 
     client.call(target, work)

@@ -14,8 +14,8 @@ from windlass.cli.output import Output
 
 @base.command(
     examples=(
-        "windlass run -- python train.py --epochs 3",
-        "windlass run -w 2 --cpus 2 -e EPOCHS=3 -- python train.py && echo done",
+        "windlass run --workdir . -- python train.py --epochs 3",
+        "windlass run -w 2 --cpus 2 -e EPOCHS=3 -- ~/bench.sh && echo done",
         "windlass run -w 4 --gpus 1 --workdir . --framework torch -- python train.py",
         "windlass run -f run.yaml --priority 80",
         "windlass run --json -- ./bench.sh | jq -r 'select(.type == \"log\") | .text'",
@@ -46,6 +46,7 @@ def run(
     except exits.CliError as problem:
         problem.code = problem.code if problem.code == exits.USAGE else exits.RUN_NOT_STARTED
         raise
+    jobs.tell_forgotten(out, job)
     from windlass.cli import following
 
     return following.handed_in(out, job, value, sent, force, target)

@@ -15,10 +15,10 @@ from windlass.kinds import wire
 
 @base.command(
     examples=(
-        "windlass submit -- python train.py --epochs 3",
-        "windlass submit -n sweep-7 -w 2 --cpus 4 --memory 8Gi -- python train.py",
+        "windlass submit --workdir . -- python train.py --epochs 3",
+        "windlass submit -n sweep-7 -w 2 -c 4 -m 8Gi --workdir . -- python train.py",
         "windlass submit -f run.yaml -w 8 --dry-run",
-        "windlass logs -f $(windlass submit -q -- python train.py | cut -d/ -f2)",
+        "windlass logs -f $(windlass submit -q --workdir . -- ./train.sh | cut -d/ -f2)",
     ),
     context_settings=jobs.SETTINGS,
 )
@@ -36,6 +36,7 @@ def submit(out: Output, job: jobs.Job, dry_run: bool, force: bool, target: base.
 
 def hand_in(out: Output, job: jobs.Job, dry_run: bool, force: bool, target: base.Target) -> None:
     value = jobs.wanted(job)
+    jobs.tell_forgotten(out, job)
 
     async def work(session: client.Session) -> kind.Run | None:
         await place(out, session, job, value)

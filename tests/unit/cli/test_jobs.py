@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.cli.invoking import invoke
 from windlass.cli import exits, jobs
+from windlass.cli.output import Output
 
 FILE = """\
 apiVersion: windlass.dev/v1alpha1
@@ -167,3 +168,13 @@ def test_a_file_with_mistakes_names_their_lines(tmp_path: Path) -> None:
     assert result.code == exits.RUN_NOT_STARTED
     assert f"{file}:5" in result.err
     assert f"{file}:10" in result.err
+
+
+def test_files_that_do_not_come_along_are_told(tmp_path, monkeypatch, capsys):
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    jobs.tell_forgotten(Output(), jobs.Job(("python", "train.py"), {}))
+    assert "--workdir ." in capsys.readouterr().err
+    jobs.tell_forgotten(Output(), jobs.Job(("python", "train.py"), {}, workdir="."))
+    jobs.tell_forgotten(Output(), jobs.Job(("python", "-c", "print(1)"), {}))
+    assert capsys.readouterr().err == ""
