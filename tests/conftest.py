@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 
 from hypothesis import settings
 
 # No test may read or change the machine's own Kubernetes or Windlass configuration.
 for _variable in ("KUBECONFIG", "WINDLASS_STATE"):
     os.environ.pop(_variable, None)
+
+# Shells start what runs in the background with Ctrl-C ignored, and children inherit that: tests
+# that press it would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The normal run tries the same cases every time: whoever changes something sees what the change
 # did. New cases, and the blob that repeats a failure, are for `make soak`.
