@@ -127,10 +127,18 @@ async def _with_session(target: base.Target, work: Callable[[Session], Awaitable
         told = fault(problem, store)
         unheard = isinstance(problem, errors.Unavailable) and problem.retry_after is None
         if unheard and _is_engine(target):
-            told.remedy = f"Start it: windlass up --state {target.state}"
+            told.remedy = _start_it(target)
         raise told from problem
     finally:
         await store.close()
+
+
+def _start_it(target: base.Target) -> str:
+    from windlass.cli import state
+
+    if state.folder(target.state).supervisor():
+        return "The engine is starting it again; try again in a moment."
+    return f"Start it: windlass up --state {target.state}"
 
 
 def _is_engine(target: base.Target) -> bool:

@@ -107,7 +107,7 @@ class Following:
             except (click.Abort, KeyboardInterrupt):
                 answer = "d"
             if answer == "s":
-                client.call(target, lambda session: _stop(session, made))
+                self.made = client.call(target, lambda session: _stop(session, made))
                 out.hint(f"run/{made.name} is being stopped; Ctrl-C leaves it to that.")
                 self._tail = 0
                 with contextlib.suppress(KeyboardInterrupt):
@@ -122,8 +122,9 @@ class Following:
         return self.made
 
 
-async def _stop(session: client.Session, made: kind.Run) -> None:
-    await session.store.patch(kind.Run, made.name, made.namespace, patch={"spec": {"stop": True}})
+async def _stop(session: client.Session, made: kind.Run) -> kind.Run:
+    patch = {"spec": {"stop": True}}
+    return await session.store.patch(kind.Run, made.name, made.namespace, patch=patch)
 
 
 def _unless_hopeless(tell: Callable[[kind.Run], None]) -> Callable[[kind.Run], None]:

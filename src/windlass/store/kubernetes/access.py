@@ -117,9 +117,7 @@ def pem(data: str, path: str, field: str, source: str) -> bytes | None:
 def certificate(access: Access) -> tuple[bytes, bytes] | None:
     """The client certificate and key that a kubeconfig gives inline or as files."""
     user, source = access.user, access.source
-    chain = pem(
-        user.client_certificate_data, user.client_certificate, "client-certificate", source
-    )
+    chain = pem(user.client_certificate_data, user.client_certificate, "client-certificate", source)
     key = pem(user.client_key_data, user.client_key, "client-key", source)
     return (chain, key) if chain and key else None
 
