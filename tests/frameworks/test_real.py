@@ -56,7 +56,9 @@ def test_an_mpi_program_runs_on_all_members_without_mpirun_being_written(
         *wanted,
         command=("python", "job.py"),
     )
-    assert lines(printed) == [f"rank {r} of 3 sum 6 members 3 ('{r}', '3')" for r in range(3)]
+    # Open MPI 5 warns now and then that the shell it started was quicker than itself (setpgid).
+    said = [line for line in lines(printed) if "Warning: setpgid(" not in line]
+    assert said == [f"rank {r} of 3 sum 6 members 3 ('{r}', '3')" for r in range(3)]
 
 
 def test_who_writes_mpirun_himself_needs_no_flags(engine: Engine, tmp_path: Path) -> None:
