@@ -265,14 +265,13 @@ def _hope(cycle: Cycle, ask: Ask, standing: Standing, failure: Failure | None) -
     level = topology.level if topology is not None and topology.required else ""
     missing, outlook, role = failure.wanted - failure.room, _outlook(cycle), failure.role
     cycle.work.spend(standing.count)
-    hope = standing.hope(cycle.scene.cluster, _promised(cycle))
-    if outlook is None:
-        if hope.bound(role) < missing:
-            return False
-    elif (
-        outlook.later_hope.bound(role) < missing
-        and outlook.worst_hope.bound(role) + hope.bound(role) < missing
-    ):
+    cluster, promised = cycle.scene.cluster, _promised(cycle)
+    shape = cluster.shape_of(role)
+    more = standing.bound(cluster, promised, shape)
+    if outlook is not None and more < missing:
+        more += outlook.worst_hope.bound(shape)
+        more = max(more, outlook.later_hope.bound(shape))
+    if more < missing:
         return False
 
     def might(beside: tuple[Held, ...]) -> bool:
@@ -281,7 +280,7 @@ def _hope(cycle: Cycle, ask: Ask, standing: Standing, failure: Failure | None) -
             if outlook.later_hope.most(role, level, beside) >= missing:
                 return True
             left = outlook.worst_hope.most(role, level, beside)
-        return left + hope.most(role, level, beside) >= missing
+        return left + standing.hope(cluster, promised).most(role, level, beside) >= missing
 
     # Promises differ from unit to unit; who finds too little without them need not look at them.
     return might(()) and (not ask.beside or might(ask.beside))

@@ -20,6 +20,7 @@ from windlass.core.facts import Role, Unit
 from windlass.core.queues import Sums, Tree
 from windlass.core.roster import Columns, Flat, Piece
 from windlass.core.shadows import Held
+from windlass.core.shapes import Shape
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Cycle
@@ -74,26 +75,65 @@ class Pool:
         return len(self.pieces)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over some nodes: a bound on what fits there that costs no array."""
+
+    free: list[int]
+    devices: int
+
+    def most(self, shape: Shape) -> int:
+        fit = 1 << 40
+        for column, need in shape.needs:
+            fit = min(fit, self.free[column] // need)
+        whole = sum([request.count for request in shape.requests if request.form == "whole"])
+        return min(fit, self.devices // whole) if whole else fit
+
+
+def _totals(cluster: Cluster, where: Ints, flats: Sequence[Flat]) -> Totals:
+    """What is free on these nodes, and what these hold there."""
+    free = cluster.free[:, where].clip(min=0).sum(axis=1)
+    devices, width = int(cluster.bank.unlocked[where].sum()), cluster.bank.compute.shape[1]
+    for flat in flats:
+        members, grants = rows_in(where, width, flat.members, flat.devices)
+        free = free + members[1:].sum(axis=1)
+        devices += grants.shape[1]
+    return Totals(free.tolist(), devices)
+
+
 @dataclasses.dataclass(slots=True, eq=False)
 class Standing:
-    """Those of its own queue whom a unit of some rank may stop at all."""
+    """Those of its own queue whom a unit of some rank may stop at all. `promised` is room that is
+    held for others on top of those who leave it."""
 
     count: int
     held: Sums
     """Of what is guaranteed to anybody."""
     flat: Flat
     """What they hold."""
+    _where: Ints | None = None
+    _totals: Totals | None = None
     _hope: Hope | None = None
 
     def __bool__(self) -> bool:
         return self.count > 0
 
+    def bound(self, cluster: Cluster, promised: Flat, shape: Shape) -> int:
+        """No more than so many fit without all of them."""
+        if self._totals is None:
+            self._totals = _totals(cluster, self._nodes(), [self.flat, promised])
+        return self._totals.most(shape)
+
     def hope(self, cluster: Cluster, promised: Flat) -> Hope:
-        """Without all of them. `promised` is room that is held for others on top of those who
-        leave it."""
+        """A closer look at the same."""
         if self._hope is None:
-            self._hope = Hope(cluster, np.unique(self.flat.members[0]), [self.flat, promised])
+            self._hope = Hope(cluster, self._nodes(), [self.flat, promised])
         return self._hope
+
+    def _nodes(self) -> Ints:
+        if self._where is None:
+            self._where = np.unique(self.flat.members[0])
+        return self._where
 
 
 class Hope:
@@ -101,22 +141,17 @@ class Hope:
     A bound for the whole decision, since room only shrinks."""
 
     def __init__(self, cluster: Cluster, where: Ints, flats: Sequence[Flat] = ()) -> None:
-        self._cluster, self._where, width = cluster, where, cluster.bank.compute.shape[1]
-        self._part = cluster.part(where)
+        self._part, width = cluster.part(where), cluster.bank.compute.shape[1]
         for flat in flats:
             self._part.shift(*rows_in(where, width, flat.members, flat.devices), +1)
-        self._free = self._part.free.clip(min=0).sum(axis=1).tolist()
-        self._devices = int(self._part.bank.unlocked.sum())
+        self._where = where
+        self._sums = _totals(self._part, np.arange(len(where)), ())
         self._most: dict[tuple[int, str, tuple[Held, ...]], int] = {}
         self._outside: dict[tuple[Held, ...], Mask] = {}
 
-    def bound(self, role: Role) -> int:
-        """No more than so many by sums over all nodes: costs no array."""
-        shape, fit = self._part.shape_of(role), 1 << 40
-        for column, need in shape.needs:
-            fit = min(fit, self._free[column] // need)
-        whole = sum([request.count for request in shape.requests if request.form == "whole"])
-        return min(fit, self._devices // whole) if whole else fit
+    def bound(self, shape: Shape) -> int:
+        """No more than so many, by sums."""
+        return self._sums.most(shape)
 
     def most(self, role: Role, level: str, beside: tuple[Held, ...]) -> int:
         """In one domain of the level, in all without one; away from nodes that were promised."""
@@ -145,7 +180,9 @@ class Hope:
 def standing(cycle: Cycle, unit: Unit) -> Standing:
     own = columns_of(cycle, unit.queue)
     rows = np.flatnonzero(_outranked(cycle, unit, own) & ~own.firm & ~own.leaving)
-    held = {r: int(own.held_of(r)[rows].sum()) for r in cycle.tree.guaranteed} if len(rows) else {}
+    if not len(rows):
+        return Standing(0, {}, own.flat)
+    held = {r: int(own.held_of(r)[rows].sum()) for r in cycle.tree.guaranteed}
     return Standing(len(rows), held, own.flat.only(rows))
 
 
