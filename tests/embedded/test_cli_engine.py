@@ -96,7 +96,7 @@ def test_the_state_folder_is_for_its_owner_only(engine: Engine) -> None:
 
 def test_run_for_programs_is_one_document_per_line(engine: Engine) -> None:
     lines = engine("run", "--json", "--name", "lines", "--", "echo", "hi").json_lines
-    assert {"type": "log", "role": "worker", "index": 0, "text": "hi"} in lines
+    assert {"type": "log", "role": "worker", "index": 0, "text": "hi", "attempt": 0} in lines
     assert [line["type"] for line in lines[-3:]] == ["log", "state", "end"]
     assert lines[-1]["run"]["status"]["phase"] == "Succeeded"
 

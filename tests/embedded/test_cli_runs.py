@@ -208,6 +208,56 @@ def test_logs_by_rank_tail_and_time(engine: Engine) -> None:
     assert (wrong.code, "5m" in wrong.err) == (exits.USAGE, True)
 
 
+LISTEN = "trap 'echo last words of $WINDLASS_RANK; exit 0' TERM; while :; do sleep 0.05; done"
+
+
+def test_a_member_that_is_stopped_because_another_failed_keeps_its_last_words(
+    engine: Engine,
+) -> None:
+    script = f"echo hello; [ $WINDLASS_RANK = 1 ] && sleep 1 && exit 3; {LISTEN}"
+    seen = engine("run", "-n", "torn", "-w", "2", *SMALL, "--", "bash", "-c", script)
+    assert seen.code == 3
+    expected = ["worker/0 | hello", "worker/0 | last words of 0", "worker/1 | hello"]
+    assert sorted(seen.out.splitlines()) == expected
+    assert engine.ok("logs", "torn").out.splitlines() == expected
+    assert engine.ok("logs", "torn", "--rank", "0", "--tail", "1").out == f"{expected[1]}\n"
+    engine.ok("delete", "run", "torn")
+
+
+def test_the_log_of_a_run_that_was_stopped_is_kept_as_long_as_the_run(engine: Engine) -> None:
+    engine.ok("submit", "-n", "halted", *SMALL, "--", "bash", "-c", f"echo hello; {LISTEN}")
+    until(lambda: engine("logs", "halted").out == "hello\n")
+    engine.ok("stop", "halted", "--wait")
+    assert engine.ok("logs", "halted").out == "hello\nlast words of 0\n"
+    said = engine.ok("logs", "-f", "halted", "--json").json_lines
+    assert [line["text"] for line in said] == ["hello", "last words of 0"]
+    engine.ok("delete", "run", "halted")
+
+
+def test_earlier_attempts_are_shown_when_asked_for(engine: Engine, tmp_path: Path) -> None:
+    flag = tmp_path / "up"
+    script = (
+        f"echo attempt $WINDLASS_ATTEMPT; [ $WINDLASS_ATTEMPT = 0 ] && touch {flag} && sleep 99"
+    )
+    engine.ok("submit", "-n", "again", "--retries", "1", *SMALL, "--", "bash", "-c",
+              f"{script}; true")  # fmt: skip
+    until(flag.exists)
+    engine.ok(
+        "delete",
+        "pod",
+        engine.ok("get", "pods", "-l", "windlass.dev/run=again", "-o", "name")
+        .out.strip()
+        .removeprefix("pod/"),
+    )
+    engine.ok("wait", "again", "--timeout", "90s")
+    assert engine.ok("logs", "again").out == "attempt 1\n"
+    assert engine.ok("logs", "again", "--attempt", "0").out == "attempt 0\n"
+    shown = engine.ok("logs", "again", "--attempt", "all").out.splitlines()
+    assert shown == ["#0 worker/0 | attempt 0", "#1 worker/0 | attempt 1"]
+    wrong = engine("logs", "again", "--attempt", "first")
+    assert (wrong.code, "neither a number nor all" in wrong.err) == (exits.USAGE, True)
+
+
 def test_exec_runs_a_command_beside_the_job(engine: Engine) -> None:
     engine.ok("submit", "-n", "host", *SMALL, "-e", "INSIDE=yes", "--", "sleep", "300")
     try:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime
+import io
 import itertools
 import os
 from collections import deque
@@ -54,9 +55,12 @@ async def _pieces(folder: Path, query: Query, running: Callable[[], bool]) -> As
     if not query.follow:
         return
     shown = _Shown(query)
-    async for lines in _grown(folder, place, running):
-        for piece in _joined(shown.pieces(lines)):
-            yield piece
+    try:
+        async for lines in _grown(folder, place, running):
+            for piece in _joined(shown.pieces(lines)):
+                yield piece
+    finally:
+        place.close()
 
 
 @dataclasses.dataclass(slots=True)
@@ -65,6 +69,27 @@ class _Place:
 
     number: int
     offset: int
+    _file: io.FileIO | None = None
+    """Held: what is read stays readable when the pod's folder goes."""
+
+    def more(self, folder: Path) -> bytes:
+        if self._file is None:
+            try:
+                self._file = io.FileIO(shimlog.segment(folder, self.number))
+            except FileNotFoundError:
+                return b""  # rotated away before it was read: the log is bounded
+        data = os.pread(self._file.fileno(), _PIECE, self.offset)
+        self.offset += len(data)
+        return data
+
+    def go_on(self, number: int) -> None:
+        self.close()
+        self.number, self.offset = number, 0
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 def _end(folder: Path, numbers: list[int]) -> _Place:
@@ -101,15 +126,15 @@ async def _grown(
         # Looked at before reading: what is written before the end is read after it.
         alive = running()
         later = [number for number in shimlog.segments(folder) if number > place.number]
-        data = _from(folder, place)
+        data = place.more(folder)
         if data:
-            place.offset += len(data)
             *lines, rest = (rest + data).split(b"\n")
             yield lines
         elif later:
             if later[0] > place.number + 1:
                 yield [_cut().rstrip(b"\n")]
-            place.number, place.offset, rest = later[0], 0, b""
+            place.go_on(later[0])
+            rest = b""
         elif not alive:
             return
         else:
@@ -121,15 +146,6 @@ def _cut() -> bytes:
     kept = shimlog.SEGMENT_BYTES * shimlog.SEGMENTS >> 20
     told = f"windlass: lines are missing here: only the last {kept} MiB of a log are kept"
     return f"{shimlog.now()} stderr F {told}\n".encode()
-
-
-def _from(folder: Path, place: _Place) -> bytes:
-    try:
-        with shimlog.segment(folder, place.number).open("rb") as file:
-            file.seek(place.offset)
-            return file.read(_PIECE)
-    except FileNotFoundError:
-        return b""  # rotated away before it was read: the log is bounded
 
 
 def _whole_lines(folder: Path, number: int, size: int) -> int:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from windlass.agent import (
     http,
+    kept,
     machine,
     node,
     nursery,
@@ -120,8 +121,9 @@ async def _work(
             await stack.enter_async_context(holders.watching())
             user_of = holders.user_of
         place = pods.Place(
-            name, host, state / "pods", shims, abilities, user_of, tokens.ApiTokens(store)
-        )
+            name, host, state / "pods", shims, abilities, user_of, tokens.ApiTokens(store),
+            kept=kept.Kept(state / kept.FOLDER),
+        )  # fmt: skip
         await stack.enter_async_context(heart.beating())
         sweeper = asyncio.create_task(sweeping.environments_for_ever(place.teams, place.folder))
         stack.callback(sweeper.cancel)

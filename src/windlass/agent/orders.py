@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from windlass.agent import cgroups, containers, environment, privileges, procfs, shimlog, volumes
+from windlass.agent.kept import Kept, member_of
 from windlass.agent.nursery import Nursery
 from windlass.kinds import hostpods, kubernetes, quantity
 from windlass.store import client
@@ -37,6 +38,8 @@ class Place:
     """The user id that a namespace's pods run as; None: the agent's own."""
     tokens: volumes.TokenSource | None = None
     log: tuple[int, int] = (shimlog.SEGMENT_BYTES, shimlog.SEGMENTS)
+    kept: Kept | None = None
+    """Where the logs of Runs' pods stay when these go."""
 
     @property
     def teams(self) -> Path:
@@ -64,8 +67,9 @@ async def begin(store: client.Store, place: Place, pod: kubernetes.Pod) -> volum
         user = place.user_of(pod.namespace)
         path = place.folder / pod.uid
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        record = {"namespace": pod.namespace, "name": pod.name, "user": user}
+        record: dict[str, Any] = {"namespace": pod.namespace, "name": pod.name, "user": user}
         record["ports"] = _block(pod)
+        record["member"] = member_of(pod)
         record["scratch"] = (pod.metadata.annotations or {}).get(hostpods.SCRATCH, "")
         await asyncio.to_thread(procfs.write_durably, path / RECORD, record)
         folder = volumes.PodFolder(path, user, place.abilities.mounts, place.teams)

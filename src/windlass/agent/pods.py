@@ -322,6 +322,8 @@ class Worker:
         if pod.status.phase not in ("Succeeded", "Failed"):
             await self._carry_progress(pod, last=True)
             await self._write(pod, _final(pod, seen, self._place.address, before))
+        # Before the object goes: whoever misses it there finds its logs here.
+        await asyncio.to_thread(self._keep)
         uid = client.Preconditions(uid=pod.uid)
         try:
             await self._store.delete(
@@ -339,7 +341,13 @@ class Worker:
         await asyncio.to_thread(self._remove)
         return True
 
+    def _keep(self) -> None:
+        record = procfs.read_json(self._folder / orders.RECORD)
+        if self._place.kept is not None and record is not None:
+            self._place.kept.keep(self._folder, record)
+
     def _remove(self) -> None:
+        self._keep()
         groups = self._place.abilities.cgroups
         if groups is not None:
             for container in containers.all_in(self._folder):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable
+from typing import Any, Literal
 
 import click
 
@@ -26,11 +27,23 @@ _COLOURS = (
 )
 
 
+class _Attempt(click.ParamType[Any]):
+    name = "N|all"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int | Literal["all"]:
+        if value == "all":
+            return "all"
+        if not str(value).isdecimal():
+            self.fail(f"{value!r} is neither a number nor all", param, ctx)
+        return int(value)
+
+
 @base.command(
     examples=(
         "windlass logs train",
         "windlass logs train -f --role worker --rank 0",
         "windlass logs train --since 10m",
+        "windlass logs train --attempt all",
         "windlass logs train --tail 100 --json | jq -r .text",
     )
 )
@@ -40,7 +53,9 @@ _COLOURS = (
 @click.option("--role", default="", help="Only members of this role.")
 @click.option("--rank", type=click.IntRange(min=0), help="Only the member with this index.")
 @click.option("--since", default="", metavar="TIME", help="Only what is younger: 5m, 2h.")
-@click.option("--attempt", type=click.IntRange(min=0), help="Of this attempt. [default: the last]")
+@click.option(
+    "--attempt", type=_Attempt(), help="Of this attempt, or of `all`. [default: the last]"
+)
 @base.target_options
 def logs(
     out: Output,
@@ -50,11 +65,12 @@ def logs(
     role: str,
     rank: int | None,
     since: str,
-    attempt: int | None,
+    attempt: int | Literal["all"] | None,
     target: base.Target,
 ) -> None:
     """Show what a RUN has printed; with several members each line says whose it is.
 
+    Members that were stopped, and earlier attempts, are shown as long as the run is there.
     Following works before the first member exists and over restarts of the run.
     """
 
@@ -67,7 +83,7 @@ def logs(
         except errors.NotFound as missing:
             await _pod(out, session, name, follow, tail, missing)
             return
-        sink = printer(out, found)
+        sink = printer(out, found, attempts=attempt == "all")
         if follow and not found.finished:
             await run_logs.follow(session.store, choice, sink, Narrator(out, name), out.warn)
         elif not await run_logs.read(session.store, choice, sink):
@@ -76,9 +92,9 @@ def logs(
     client.call(target, work)
 
 
-def printer(out: Output, of: run.Run) -> Callable[[run_logs.Line], None]:
-    """Prints lines; says whose each is when the run has several members."""
-    several = sum(role.replicas for role in of.spec.roles) > 1
+def printer(out: Output, of: run.Run, *, attempts: bool = False) -> Callable[[run_logs.Line], None]:
+    """Prints lines; says whose each is when the run has several members, or `attempts`."""
+    several = attempts or sum(role.replicas for role in of.spec.roles) > 1
     width = max(len(f"{role.name}/{role.replicas - 1}") for role in of.spec.roles)
     colours: dict[str, str] = {}
 
@@ -86,10 +102,11 @@ def printer(out: Output, of: run.Run) -> Callable[[run_logs.Line], None]:
         member = f"{line.role}/{line.index}"
         if several:
             colour = colours.setdefault(member, _COLOURS[len(colours) % len(_COLOURS)])
-            head = out.style(f"{member:{width}} |", sys.stdout, fg=colour)
+            which = f"#{line.attempt} " if attempts else ""
+            head = out.style(f"{which}{member:{width}} |", sys.stdout, fg=colour)
         if out.mode == "json":
             data = {"type": "log", "role": line.role, "index": line.index, "text": line.text}
-            out.item(data)
+            out.item(data | {"attempt": line.attempt})
         else:
             out.raw(f"{head} {line.text}" if several else line.text)
         flush()
@@ -161,7 +178,7 @@ def _explain_silence(out: Output, of: run.Run) -> None:
     """Nothing printed may mean three things; say which."""
     status = of.status
     if of.finished:
-        out.hint(f"run/{of.name} is {status.phase}; the logs of its members are gone.")
+        out.hint(f"run/{of.name} is {status.phase}; nothing that it printed is there.")
     else:
         why = f": {status.message or status.reason}" if status.message or status.reason else ""
         out.hint(f"run/{of.name} is {status.phase}{why}. It has not printed anything yet.")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeVar, Unpack
+from typing import Any, Generic, Literal, TypeVar, Unpack
 
 from windlass.kinds import cronrun, kubernetes, queue
 from windlass.kinds import run as run_kind
@@ -78,11 +78,12 @@ class RunHandle:
         follow: bool = False,
         role: str = "",
         rank: int | None = None,
-        attempt: int | None = None,
+        attempt: int | Literal["all"] | None = None,
         since: float | str | None = None,
         tail: int | None = None,
     ) -> Iterator[logs.Line]:
-        """The lines that members printed; with `follow` until the run ends."""
+        """The lines that members printed, of the last attempt if none is named; with `follow` until
+        the run ends."""
         return portal.iterate(
             self.aio.logs(
                 follow=follow, role=role, rank=rank, attempt=attempt, since=since, tail=tail

@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from windlass.kinds import duration, run
 from windlass.sdk import failures, logs, runs, watching
 from windlass.store import errors
 from windlass.store.kubernetes.client import KubernetesStore
 
-PLATFORM = "/apis/platform.windlass.dev/v1alpha1"
+PLATFORM = logs.PLATFORM
 CALLS = "windlass.dev/calls"
 """Annotation of a Run that runs a function: the mailbox that its result lies in."""
 
@@ -84,11 +84,12 @@ class AsyncRunHandle:
         follow: bool = False,
         role: str = "",
         rank: int | None = None,
-        attempt: int | None = None,
+        attempt: int | Literal["all"] | None = None,
         since: float | str | None = None,
         tail: int | None = None,
     ) -> AsyncGenerator[logs.Line, None]:
-        """The lines that members printed; with `follow` until the run ends."""
+        """The lines that members printed, of the last attempt if none is named; with `follow` until
+        the run ends."""
         choice = logs.Choice(
             self.name, self.namespace, role, rank, attempt, tail, since_seconds(since)
         )

@@ -1,7 +1,7 @@
 """What the members of a run print, as lines in the order in which they arrive.
 
-Follows pods before they exist, over restarts of the run and over broken connections. Needs a store
-with `logs`, which reads a pod's log as a stream of bytes.
+Follows pods before they exist, over restarts of the run and over broken connections. Of pods that
+are gone it reads what the engine has kept of their logs.
 """
 
 from __future__ import annotations
@@ -9,16 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import json
 import time
-from collections.abc import AsyncGenerator, Callable
-from typing import Protocol
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping, Sequence
+from typing import Literal, Protocol
 
 from windlass.kinds import kubernetes, run
 from windlass.sdk import runs, watching
 from windlass.store import errors
 from windlass.store.client import Store
 
+PLATFORM = "/apis/platform.windlass.dev/v1alpha1"
 _RETRY = 0.3
+_LOOKS = 3
+"""How often a log that was not read to its end is looked for among the kept ones: of a pod that had
+ended, its node keeps it a moment after it is gone."""
 _LAST_WORDS = 30.0
 """How long readers may go on after the run has ended. They end with the log; only a node that
 cannot be reached makes them wait."""
@@ -37,6 +42,12 @@ class LogStore(Store, Protocol):
         since_seconds: int | None = None,
     ) -> AsyncGenerator[bytes, None]: ...
 
+    def text(
+        self, path: str, query: Sequence[tuple[str, str]] = ()
+    ) -> AsyncGenerator[bytes, None]: ...
+
+    async def raw(self, method: str, path: str) -> tuple[int, Mapping[str, str], bytes]: ...
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Line:
@@ -45,6 +56,7 @@ class Line:
     role: str
     index: int
     text: str
+    attempt: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,7 +67,7 @@ class Choice:
     namespace: str
     role: str = ""
     index: int | None = None
-    attempt: int | None = None
+    attempt: int | Literal["all"] | None = None
     """None: the last one (and, when following, those after it)."""
     tail: int | None = None
     since: int | None = None
@@ -66,8 +78,28 @@ class Choice:
         parts = [f"{run.LABEL_RUN}={self.run}"]
         parts += [f"{run.LABEL_ROLE}={self.role}"] if self.role else []
         parts += [f"{run.LABEL_INDEX}={self.index}"] if self.index is not None else []
-        parts += [f"{run.LABEL_ATTEMPT}={self.attempt}"] if self.attempt is not None else []
+        parts += [f"{run.LABEL_ATTEMPT}={self.attempt}"] if isinstance(self.attempt, int) else []
         return ",".join(parts)
+
+    def has(self, member: _Member) -> bool:
+        return (
+            self.role in ("", member.role)
+            and self.index in (None, member.index)
+            and self.attempt in (None, "all", member.attempt)
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Member:
+    """One pod of a run: there, or gone and its log kept."""
+
+    attempt: int
+    role: str
+    index: int
+    pod: str
+    uid: str
+    kept: str = ""
+    """The name of its kept log."""
 
 
 Sink = Callable[[Line], None]
@@ -76,12 +108,21 @@ Sink = Callable[[Line], None]
 async def read(store: LogStore, choice: Choice, sink: Sink) -> int:
     """What is there now, member by member; returns of how many members."""
     pods = (await store.list(kubernetes.Pod, choice.namespace, label_selector=choice.labels)).items
-    last = max((_attempt(pod) for pod in pods), default=0)
-    chosen = [pod for pod in pods if choice.attempt is not None or _attempt(pod) == last]
-    for pod in sorted(chosen, key=_order):
-        with contextlib.suppress(errors.BadRequest, errors.NotFound):
-            # Not started yet, or just gone: nothing to read.
-            await _copy(store, pod, sink, _Cursor(choice.tail, choice.since), follow=False)
+    # Asked after the pods: what has gone since is kept, and read there.
+    kept = await _kept(store, choice)
+    gone = {member.uid for member in kept}
+    chosen = kept + [member for member in map(_member, pods) if member.uid not in gone]
+    if choice.attempt is None:
+        last = max((member.attempt for member in chosen), default=0)
+        chosen = [member for member in chosen if member.attempt == last]
+    for member in sorted(chosen, key=lambda member: (member.attempt, member.role, member.index)):
+        cursor = _Cursor(choice.tail, choice.since)
+        try:
+            await _copy(store, choice, member, sink, cursor)
+        except errors.BadRequest:
+            pass  # not started yet: nothing to read
+        except errors.NotFound:
+            await _rest(store, choice, member, sink, cursor)
     return len(chosen)
 
 
@@ -98,8 +139,10 @@ async def follow(
     `on_trouble` hears about each member whose log could not be read to its end. `made`: the run as
     it was just written.
     """
-    readers: dict[str, asyncio.Task[None]] = {}
-    watcher = asyncio.create_task(_watch_pods(store, choice, sink, readers))
+    readers = _Readers(store, choice, sink)
+    if made is None or made.status.phase:
+        await readers.read_past()
+    watcher = asyncio.create_task(readers.watch())
     try:
         on_the_way = _unless_finished(on_change)
         waiting = runs.wait(store, choice.run, choice.namespace, on_the_way, made)
@@ -111,15 +154,15 @@ async def follow(
             ended = await ending
         finally:
             ending.cancel()
-        # Pods that appeared just before the end may not have been seen yet.
-        await _meet_all(store, choice, sink, readers)
-        await _last_words(readers, on_trouble)
+        await readers.meet_all()
+        await readers.last_words(on_trouble)
         on_change(ended)
         return ended
     finally:
-        for task in (watcher, *readers.values()):
+        tasks = (watcher, *readers.tasks.values())
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(watcher, *readers.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def stream(
@@ -149,84 +192,123 @@ def _unless_finished(on_change: Callable[[run.Run], None]) -> Callable[[run.Run]
     return lambda current: None if current.finished else on_change(current)
 
 
-async def _last_words(
-    readers: dict[str, asyncio.Task[None]], on_trouble: Callable[[str], None]
-) -> None:
-    """Lets the readers come to their end; tells of those that cannot."""
-    if not readers:
-        return
-    _, unfinished = await asyncio.wait(readers.values(), timeout=_LAST_WORDS)
-    for pod, reader in readers.items():
-        if reader in unfinished:
-            on_trouble(f"The log of {pod} could not be read to its end.")
-        elif problem := reader.exception():
-            on_trouble(f"The log of {pod} could not be read: {problem}")
+class _Readers:
+    """One task for each member of a followed run."""
 
+    def __init__(self, store: LogStore, choice: Choice, sink: Sink) -> None:
+        self._store = store
+        self._choice = choice
+        self._sink = sink
+        self._past: set[str] = set()
+        """Members that were gone when the following began."""
+        self.tasks: dict[_Member, asyncio.Task[None]] = {}
 
-async def _watch_pods(
-    store: LogStore, choice: Choice, sink: Sink, readers: dict[str, asyncio.Task[None]]
-) -> None:
-    stream = watching.changes(store, kubernetes.Pod, choice.namespace, label_selector=choice.labels)
-    async with contextlib.aclosing(stream) as changes:
-        async for change, pod in changes:
-            if change != "DELETED":
-                _meet(store, choice, sink, readers, pod)
+    async def read_past(self) -> None:
+        """Members that are gone already, of the last attempt or as chosen."""
+        kept = await _kept(self._store, self._choice)
+        last = max((member.attempt for member in kept), default=0)
+        if self._choice.attempt is None and kept:
+            last = max(last, await self._current())
+        for member in kept:
+            self._past.add(member.uid)
+            if self._choice.attempt is not None or member.attempt == last:
+                await _rest(self._store, self._choice, member, self._sink, self._cursor())
 
+    async def _current(self) -> int:
+        choice = self._choice
+        found = await self._store.get(run.Run, choice.run, choice.namespace)
+        return found.status.attempt
 
-async def _meet_all(
-    store: LogStore, choice: Choice, sink: Sink, readers: dict[str, asyncio.Task[None]]
-) -> None:
-    found = await store.list(kubernetes.Pod, choice.namespace, label_selector=choice.labels)
-    for pod in found.items:
-        _meet(store, choice, sink, readers, pod)
+    async def watch(self) -> None:
+        choice = self._choice
+        stream = watching.changes(
+            self._store, kubernetes.Pod, choice.namespace, label_selector=choice.labels
+        )
+        async with contextlib.aclosing(stream) as changes:
+            async for change, pod in changes:
+                if change != "DELETED":
+                    self._meet_pod(pod)
 
+    async def meet_all(self) -> None:
+        """Pods that appeared, or came and went, just before the end may not have been seen yet."""
+        choice = self._choice
+        found = await self._store.list(
+            kubernetes.Pod, choice.namespace, label_selector=choice.labels
+        )
+        for pod in found.items:
+            self._meet_pod(pod)
+        for member in await _kept(self._store, choice):
+            self._meet(member)
 
-def _meet(
-    store: LogStore,
-    choice: Choice,
-    sink: Sink,
-    readers: dict[str, asyncio.Task[None]],
-    pod: kubernetes.Pod,
-) -> None:
-    """Begins to read a pod the first time it is seen to have started: before, there is nothing, and
-    asking again and again would cost the first line a pause."""
-    if pod.name not in readers and pod.status.phase not in ("", "Pending"):
-        readers[pod.name] = asyncio.create_task(_read_to_end(store, choice, pod, sink))
+    def _meet_pod(self, pod: kubernetes.Pod) -> None:
+        """Begins to read a pod the first time it is seen to have started: before, there is nothing,
+        and asking again and again would cost the first line a pause."""
+        if pod.status.phase not in ("", "Pending"):
+            self._meet(_member(pod))
 
+    def _meet(self, member: _Member) -> None:
+        key = dataclasses.replace(member, kept="")
+        if key not in self.tasks and member.uid not in self._past:
+            self.tasks[key] = asyncio.create_task(self._read_to_end(member))
 
-async def _read_to_end(store: LogStore, choice: Choice, pod: kubernetes.Pod, sink: Sink) -> None:
-    """One pod's log until it ends; a broken connection resumes after what was already read.
-
-    Of a tail, or of what is younger than some time, the place in the log is not known: it resumes
-    by time, and may repeat a second of it.
-    """
-    cursor = _Cursor(choice.tail, choice.since)
-    while True:
-        try:
-            await _copy(store, pod, sink, cursor, follow=True)
-        except errors.NotFound:
+    async def last_words(self, on_trouble: Callable[[str], None]) -> None:
+        """Lets the readers come to their end; tells of those that cannot."""
+        if not self.tasks:
             return
+        _, unfinished = await asyncio.wait(self.tasks.values(), timeout=_LAST_WORDS)
+        for member, reader in self.tasks.items():
+            if reader in unfinished:
+                on_trouble(f"The log of {member.pod} could not be read to its end.")
+            elif problem := reader.exception():
+                on_trouble(f"The log of {member.pod} could not be read: {problem}")
+
+    async def _read_to_end(self, member: _Member) -> None:
+        """One member's log until it ends; a broken connection resumes after what was already read.
+
+        Of a tail, or of what is younger than some time, the place in the log is not known: it
+        resumes by time, and may repeat a second of it.
+        """
+        cursor, looks = self._cursor(), _LOOKS
+        while not member.kept:
+            try:
+                await _copy(self._store, self._choice, member, self._sink, cursor, follow=True)
+            except errors.NotFound:
+                break
+            except errors.Unavailable:
+                # The server or the node is away for a moment; the log is not.
+                await asyncio.sleep(_RETRY)
+                continue
+            except errors.BadRequest:
+                pass  # not started yet; and if it has ended, it never will
+            else:
+                looks = 1
+            state = await self._state(member)
+            if state == "ended" or (state == "gone" and cursor.by_time):
+                return
+            if state == "gone":
+                break
+            await asyncio.sleep(_RETRY)
+        while looks:
+            with contextlib.suppress(errors.Unavailable):
+                if await _rest(self._store, self._choice, member, self._sink, cursor):
+                    return
+                looks -= 1
+            if looks:
+                await asyncio.sleep(_RETRY)
+
+    async def _state(self, member: _Member) -> Literal["there", "ended", "gone"]:
+        try:
+            current = await self._store.get(kubernetes.Pod, member.pod, self._choice.namespace)
+        except errors.NotFound:
+            return "gone"
         except errors.Unavailable:
-            # The server or the node is away for a moment; the log is not.
-            pass
-        except errors.BadRequest:
-            # Not started yet; and if it has ended, it never will.
-            if await _ended(store, pod):
-                return
-        else:
-            if await _ended(store, pod):
-                return
-        await asyncio.sleep(_RETRY)
+            return "there"
+        if current.uid != member.uid:
+            return "gone"
+        return "ended" if current.status.phase in ("Succeeded", "Failed") else "there"
 
-
-async def _ended(store: LogStore, pod: kubernetes.Pod) -> bool:
-    try:
-        current = await store.get(kubernetes.Pod, pod.name, pod.namespace)
-    except errors.NotFound:
-        return True
-    except errors.Unavailable:
-        return False
-    return current.uid != pod.uid or current.status.phase in ("Succeeded", "Failed")
+    def _cursor(self) -> _Cursor:
+        return _Cursor(self._choice.tail, self._choice.since)
 
 
 @dataclasses.dataclass(slots=True)
@@ -238,52 +320,102 @@ class _Cursor:
     seen: int = 0
     heard_at: float = 0.0
 
+    @property
+    def by_time(self) -> bool:
+        return self.tail is not None or self.since is not None
+
     def query(self) -> tuple[int, int | None, int | None]:
         """Bytes to pass over, lines of tail, seconds to look back, for the next request."""
-        if self.tail is None and self.since is None:
+        if not self.by_time:
             return self.seen, None, None
         if not self.seen:
             return 0, self.tail, self.since
         return 0, None, int(time.monotonic() - self.heard_at) + 1
 
 
+async def _rest(
+    store: LogStore, choice: Choice, member: _Member, sink: Sink, cursor: _Cursor
+) -> bool:
+    """What is kept of a member's log beyond the cursor; False if nothing is."""
+    found = [member] if member.kept else await _kept(store, choice)
+    for each in found:
+        if each.uid == member.uid:
+            with contextlib.suppress(errors.NotFound):  # swept in this moment
+                await _copy(store, choice, each, sink, cursor)
+                return True
+    return False
+
+
+async def _kept(store: LogStore, choice: Choice) -> list[_Member]:
+    """Members that are gone and whose logs are kept, oldest first; none where nobody does."""
+    status, _, body = await store.raw("GET", _path(choice))
+    if status in (403, 404):
+        return []
+    if status >= 300:
+        raise errors.from_status({}, status)
+    found = [
+        _Member(told["attempt"], told["role"], told["index"], told["pod"], told["uid"],
+                told["name"])
+        for told in json.loads(body)["items"]
+    ]  # fmt: skip
+    return [member for member in found if choice.has(member)]
+
+
+def _path(choice: Choice) -> str:
+    return f"{PLATFORM}/namespaces/{choice.namespace}/runs/{choice.run}/logs"
+
+
 async def _copy(
-    store: LogStore, pod: kubernetes.Pod, sink: Sink, cursor: _Cursor, *, follow: bool
+    store: LogStore,
+    choice: Choice,
+    member: _Member,
+    sink: Sink,
+    cursor: _Cursor,
+    *,
+    follow: bool = False,
 ) -> None:
     """Hands each line to the sink and moves the cursor."""
-    role, index = _member(pod)
     skip, tail, since = cursor.query()
-    rest = b""
-    stream = store.logs(
-        pod.name, pod.namespace, follow=follow, tail_lines=tail, since_seconds=since
-    )
+    if member.kept:
+        asked = (("tailLines", tail), ("sinceSeconds", since))
+        query = [(name, str(value)) for name, value in asked if value is not None]
+        stream = store.text(f"{_path(choice)}/{member.kept}", query)
+    else:
+        stream = store.logs(
+            member.pod, choice.namespace, follow=follow, tail_lines=tail, since_seconds=since
+        )
     # Closed also when the sink fails, as with `| head`.
     async with contextlib.aclosing(stream) as chunks:
-        async for chunk in chunks:
-            fresh, skip = chunk[skip:], max(0, skip - len(chunk))
-            cursor.seen += len(fresh)
-            cursor.heard_at = time.monotonic()
-            *lines, rest = (rest + fresh).split(b"\n")
-            for line in lines:
-                sink(Line(role, index, _text(line)))
+        await _lines(chunks, skip, member, sink, cursor)
+
+
+async def _lines(
+    chunks: AsyncIterable[bytes], skip: int, member: _Member, sink: Sink, cursor: _Cursor
+) -> None:
+    rest = b""
+    async for chunk in chunks:
+        fresh, skip = chunk[skip:], max(0, skip - len(chunk))
+        cursor.heard_at = time.monotonic()
+        *lines, rest = (rest + fresh).split(b"\n")
+        for line in lines:
+            # A line that breaks off with the connection is read again.
+            cursor.seen += len(line) + 1
+            sink(Line(member.role, member.index, _text(line), member.attempt))
     if rest:
-        sink(Line(role, index, _text(rest)))
+        cursor.seen += len(rest)
+        sink(Line(member.role, member.index, _text(rest), member.attempt))
 
 
 def _text(line: bytes) -> str:
     return line.decode(errors="replace").rstrip("\r")
 
 
-def _attempt(pod: kubernetes.Pod) -> int:
-    value = (pod.metadata.labels or {}).get(run.LABEL_ATTEMPT, "0")
-    return int(value) if value.isdigit() else 0
-
-
-def _member(pod: kubernetes.Pod) -> tuple[str, int]:
+def _member(pod: kubernetes.Pod) -> _Member:
     labels = pod.metadata.labels or {}
-    value = labels.get(run.LABEL_INDEX, "0")
-    return labels.get(run.LABEL_ROLE, pod.name), int(value) if value.isdigit() else 0
+    role = labels.get(run.LABEL_ROLE, pod.name)
+    attempt, index = (_number(labels.get(key, "")) for key in (run.LABEL_ATTEMPT, run.LABEL_INDEX))
+    return _Member(attempt, role, index, pod.name, pod.uid)
 
 
-def _order(pod: kubernetes.Pod) -> tuple[int, str, int]:
-    return (_attempt(pod), *_member(pod))
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() else 0

@@ -25,6 +25,7 @@ from windlass.server import (
     blobs,
     bodies,
     discovery,
+    keptlogs,
     mailboxes,
     openapi,
     paths,
@@ -77,6 +78,7 @@ class App:
         self.metrics = Metrics()
         self._streams = Streams()
         self._objects = Objects(api, self.metrics, self._streams, gateway)
+        self._kept = keptlogs.KeptLogs(api, access, self._streams, gateway)
         self._stopping = False
         self.engine: engine.Engine | None = None
         """What this engine can do: Runs that ask for more are refused when they are created."""
@@ -147,13 +149,9 @@ class App:
         if mailbox is not None:
             await self._access.authorize(identity, _creating_runs(mailbox.namespace))
             return await self._mailboxes.answer_owner(request, mailbox, identity.user)
-        question = platform.match(path)
-        if question is not None:
-            seen.verb, seen.resource = "get", f"{question.what}.{platform.GROUP}"
-            return await self._platform.answer(request, identity, question)
-        used = usage.match(path)
-        if used is not None:
-            return await self._usage.answer(request, identity, used)
+        answered = await self._question(request, seen, identity, path)
+        if answered is not None:
+            return answered
         target = paths.parse(path)
         if target is None:
             return self._outside_objects(request, identity, path)
@@ -176,6 +174,21 @@ class App:
             issued = self._access.pods.issue(identity, target.namespace, target.name, body)
             return json_response(await issued, 201)
         return await self._objects.answer(call)
+
+    async def _question(
+        self, request: web.BaseRequest, seen: _Seen, identity: Identity, path: str
+    ) -> web.StreamResponse | None:
+        """The answer to what no object answers; None if the path asks nothing of the kind."""
+        question = platform.match(path)
+        if question is not None:
+            seen.verb, seen.resource = "get", f"{question.what}.{platform.GROUP}"
+            return await self._platform.answer(request, identity, question)
+        log = keptlogs.match(path)
+        if log is not None:
+            seen.verb, seen.resource = "get", f"logs.{platform.GROUP}"
+            return await self._kept.answer(request, identity, log)
+        used = usage.match(path)
+        return None if used is None else await self._usage.answer(request, identity, used)
 
     async def _blob(
         self, request: web.BaseRequest, seen: _Seen, identity: Identity, blob: blobs.Target

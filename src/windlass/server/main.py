@@ -27,7 +27,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 import windlass
-from windlass.agent import machine, privileges
+from windlass.agent import kept, machine, privileges
 from windlass.agent.gateway import AgentGateway
 from windlass.control import engine
 from windlass.kinds import hostpods
@@ -143,6 +143,8 @@ async def serve(options: Options) -> None:
         audit = AuditLog(options.state / "audit.log")
         gateway = AgentGateway(EmbeddedStore(api), options.state / "agent")
         app = await make_app(api, options.state, audit=audit, gateway=gateway)
+        old = kept.sweep_regularly(options.state / "agent" / kept.FOLDER, EmbeddedStore(api))
+        app.background.append(asyncio.create_task(old))
         try:
             async with _listening(options, app) as (url, authority):
                 await bootstrap.ensure_kubeconfig(api, options.state / "kubeconfig", url, authority)

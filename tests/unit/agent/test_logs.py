@@ -1,5 +1,6 @@
 import asyncio
 import datetime
+import shutil
 
 import pytest
 
@@ -65,6 +66,22 @@ async def test_following_reads_on_until_the_container_has_ended(path):
             file.flush()
     alive[0] = False
     assert await reading == "five\nsix\n"
+
+
+async def test_what_was_written_just_before_the_folder_goes_is_read(path):
+    alive = [True]
+    query = logs.Query(follow=True, tail_lines=1)
+    reading = logs.read(path, query, lambda: alive[0])
+    seen = [await anext(reading)]
+    more = asyncio.create_task(anext(reading))
+    await asyncio.sleep(0)
+    with (path / "log.0").open("a") as file:
+        file.write("2026-01-01T00:00:06.000000Z stdout F last words\n")
+    shutil.rmtree(path)
+    alive[0] = False
+    seen.append(await more)
+    seen += [piece async for piece in reading]
+    assert b"".join(seen) == b"four words of text\nlast words\n"
 
 
 async def test_a_line_that_is_written_in_two_goes_is_not_torn(path):

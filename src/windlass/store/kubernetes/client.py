@@ -6,6 +6,7 @@ typed error. Keeps no objects: that is the reflector's part.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any, TypeVar
 
@@ -209,8 +210,13 @@ class KubernetesStore:
             timestamps="true" if timestamps else "",
             previous="true" if previous else "",
         )
-        path = _path(kubernetes.Pod, namespace, pod, "log")
-        # A pod's log is plain text; a refusal is JSON.
+        stream = self.text(_path(kubernetes.Pod, namespace, pod, "log"), query)
+        async with contextlib.aclosing(stream) as pieces:
+            async for chunk in pieces:
+                yield chunk
+
+    async def text(self, path: str, query: Query = ()) -> AsyncGenerator[bytes, None]:
+        """An answer that is plain text, such as a log, in pieces; a refusal is JSON."""
         request = Request("GET", path, query, headers={"Accept": "*/*"}, repeatable=True)
         async with self._transport.stream(request) as pieces:
             async for chunk in pieces:

@@ -1,0 +1,197 @@
+"""Logs that outlive their pods: what is kept, how much, and for how long."""
+
+import shutil
+import types
+
+import pytest
+
+from tests.unit.agent import nodes
+from windlass.agent import kept, procfs
+from windlass.agent.gateway import AgentGateway
+from windlass.kinds import kubernetes, meta, run
+from windlass.store import errors
+
+ASKED = types.SimpleNamespace(
+    container="", follow=False, previous=False, timestamps=False, since_seconds=None,
+    since_time="", tail_lines=None, limit_bytes=None,
+)  # fmt: skip
+TALK = (
+    "trap 'echo last words; exit 0' TERM; echo hello; touch {here}/up; while :; do sleep .05; done"
+)
+
+
+def pod_of(uid="run-1", role="worker", index="0", command="true", **more):
+    labels = {
+        run.LABEL_RUN: "train", run.LABEL_ATTEMPT: "2", run.LABEL_ROLE: role,
+        run.LABEL_INDEX: index,
+    }  # fmt: skip
+    owner = meta.OwnerReference(
+        api_version="windlass.dev/v1alpha1", kind="Run", name="train", uid=uid
+    )
+    container = kubernetes.Container(name="c", image=nodes.HOST, command=["sh", "-c", command])
+    return kubernetes.Pod(
+        metadata=meta.ObjectMeta(
+            name="p", namespace="team", labels=labels | more, owner_references=[owner]
+        ),
+        spec=kubernetes.PodSpec(
+            node_name="n1", containers=[container], restart_policy="Never",
+            termination_grace_period_seconds=30,
+        ),
+    )  # fmt: skip
+
+
+async def made(store, name: str) -> str:
+    """The uid of a Run of that name."""
+    spec = run.RunSpec(roles=[run.Role(command=["true"])])
+    created = await store.create(
+        run.Run(metadata=meta.ObjectMeta(name=name, namespace="team"), spec=spec)
+    )
+    return created.uid
+
+
+@pytest.fixture
+async def keeping(node):
+    await node.restart(kept=kept.Kept(node.folder / kept.FOLDER))
+    return node
+
+
+@pytest.fixture
+async def uid(node):
+    return await made(node.store, "train")
+
+
+async def said(node, uid, **asked) -> list[str]:
+    gateway = AgentGateway(node.store, node.folder)
+    texts = []
+    for told in await gateway.kept("team", uid):
+        options = types.SimpleNamespace(**(vars(ASKED) | asked))
+        pieces = [p async for p in gateway.kept_log("team", uid, told["name"], options)]
+        texts.append(b"".join(pieces).decode())
+    return texts
+
+
+@pytest.mark.parametrize("grace", [None, 0], ids=["stopped", "by force"])
+async def test_what_a_member_printed_stays_when_its_pod_goes(keeping, uid, grace):
+    command = TALK.replace("{here}", str(keeping.folder))
+    await keeping.store.create(pod_of(uid, command=command))
+    await keeping.there(keeping.folder / "up")
+    pod = await keeping.phase("Running")
+    await keeping.store.delete(kubernetes.Pod, "p", "team", grace_seconds=grace)
+    await keeping.gone(keeping.folder / "pods" / pod.uid)
+    expected = "hello\n" if grace == 0 else "hello\nlast words\n"
+    assert await said(keeping, uid) == [expected]
+    assert await said(keeping, uid, tail_lines=1) == [expected.splitlines(keepends=True)[-1]]
+    (told,) = kept.listing(keeping.folder / kept.FOLDER, "team", uid)
+    assert (told["attempt"], told["role"], told["index"]) == (2, "worker", 0)
+    assert (told["pod"], told["uid"]) == ("p", pod.uid)
+    assert told["startedAt"] <= told["finishedAt"] <= told["keptAt"]
+
+
+async def test_logs_are_kept_before_the_pods_object_goes(keeping, uid):
+    await keeping.store.create(pod_of(uid, command="echo done; exec sleep 100"))
+    pod = await keeping.phase("Running")
+    there = []
+    delete = keeping.store.delete
+
+    async def watched(*arguments, **more):
+        there.append(await said(keeping, uid))
+        return await delete(*arguments, **more)
+
+    keeping.store.delete = watched
+    await delete(kubernetes.Pod, "p", "team")
+    await keeping.gone(keeping.folder / "pods" / pod.uid)
+    assert there == [["done\n"]]
+
+
+async def test_other_peoples_pods_are_not_kept(keeping):
+    await keeping.create("echo mine")
+    pod = await keeping.phase("Succeeded")
+    await keeping.store.delete(kubernetes.Pod, "p", "team")
+    await keeping.gone(keeping.folder / "pods" / pod.uid)
+    assert not (keeping.folder / kept.FOLDER).exists()
+
+
+@pytest.mark.parametrize(
+    "strange", [{"uid": "../../x"}, {"uid": ""}, {"role": ".."}, {"index": "-1"}, {"index": "x"}]
+)
+def test_a_pod_with_strange_names_leads_nowhere(strange):
+    assert kept.member_of(pod_of(**strange)) is None
+
+
+# --- on the disk alone
+
+
+def ended(tmp_path, uid: str, text: str = "hello", run_uid: str = "run-1"):
+    """The folder of a pod whose container has ended, and its record."""
+    folder = tmp_path / "pods" / uid
+    start = folder / "containers" / "c" / "0"
+    start.mkdir(parents=True)
+    for number in (3, 4):
+        (start / f"log.{number}").write_text(f"2026-01-01T00:00:01.000000Z stdout F {text}\n")
+    times = {"startedAt": "a", "finishedAt": "b"}
+    over = {"exitCode": 0, "reason": "Completed", "message": "", **times}
+    procfs.write_durably(start / "exit.json", over)
+    member = {"run": run_uid, "attempt": 0, "role": "worker", "index": 0, "container": "c"}
+    return folder, {"namespace": "team", "name": f"pod-{uid}", "member": member}
+
+
+def test_an_agent_that_was_killed_on_the_way_is_finished_by_the_next(tmp_path):
+    root = tmp_path / "kept"
+    folder, record = ended(tmp_path, "u1")
+    kept.Kept(root).keep(folder, record)
+    (entry,) = (root / "team" / "run-1").iterdir()
+    (entry / kept.RECORD).unlink()
+    (entry / "c" / "log.4").unlink()
+    assert kept.listing(root, "team", "run-1") == []
+    again = kept.Kept(root)
+    again.keep(folder, record)
+    again.keep(folder, record)
+    shutil.rmtree(folder)
+    assert [told["name"] for told in kept.listing(root, "team", "run-1")] == ["0-worker-0-u1"]
+    place = kept.place(root, "team", "run-1", "0-worker-0-u1")
+    assert sorted(path.name for path in place.iterdir()) == ["log.3", "log.4"]
+
+
+def test_a_namespace_keeps_so_many_bytes_and_the_oldest_go_first(tmp_path):
+    root = tmp_path / "kept"
+    folders = [ended(tmp_path, f"u{n}", "x" * 30_000, f"run-{n}") for n in range(5)]
+    most = 3 * 70_000
+    keeper = kept.Kept(root, most)
+    for folder, record in folders:
+        keeper.keep(folder, record)
+    left = [n for n in range(5) if kept.listing(root, "team", f"run-{n}")]
+    assert left == [2, 3, 4]
+    kept.Kept(root, most).keep(*ended(tmp_path, "u9", "x" * 30_000, "run-9"))  # another agent
+    assert [n for n in range(10) if kept.listing(root, "team", f"run-{n}")] == [3, 4, 9]
+
+
+def test_a_disk_that_takes_no_more_does_not_hold_the_pod(tmp_path, monkeypatch, caplog):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(kept.os, "link", full)
+    kept.Kept(tmp_path / "kept").keep(*ended(tmp_path, "u1"))
+    assert "pod-u1 are not kept: [Errno 28]" in caplog.text
+    assert kept.listing(tmp_path / "kept", "team", "run-1") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "container"), [("other", ""), ("..", ""), ("0-worker-0-u1", ".."), ("../run-1", "c")]
+)
+async def test_no_name_leads_out_of_what_is_kept(tmp_path, name, container):
+    kept.Kept(tmp_path / "kept").keep(*ended(tmp_path, "u1"))
+    asked = types.SimpleNamespace(**(vars(ASKED) | {"container": container}))
+    with pytest.raises(errors.NotFound):
+        await anext(AgentGateway(None, tmp_path).kept_log("team", "run-1", name, asked))
+
+
+async def test_what_is_kept_goes_after_its_run(node):
+    root = node.folder / "kept"
+    uid = await made(node.store, "r")
+    kept.Kept(root).keep(*ended(node.folder / "x", "u1", run_uid=uid))
+    kept.Kept(root).keep(*ended(node.folder / "x", "u2", run_uid="gone"))
+    await kept.sweep(root, node.store)
+    assert [path.name for path in (root / "team").iterdir()] == [uid]
+    await node.store.delete(run.Run, "r", "team")
+    await kept.sweep(root, node.store)
+    assert list(root.iterdir()) == []
