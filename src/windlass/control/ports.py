@@ -20,6 +20,8 @@ from windlass.kinds import hostpods, kubernetes, run
 LAYOUT = "windlass.dev/port-layout"
 """How many ports each member has, and for how many members of each role, in the order of the spec:
 `3:head=1,worker=8`."""
+A_FEW = 16
+"""Members that a small role may grow to while it runs."""
 _WRITTEN = re.compile(r"(\d+):([a-z0-9-]+=\d+(?:,[a-z0-9-]+=\d+)*)")
 
 
@@ -77,7 +79,7 @@ class Block:
 
 def layout(spec: run.RunSpec, *, spare: bool = False) -> Block | None:
     """What an attempt needs, at no place yet. A single plain process needs none. `spare`: roles
-    that grow while they run get twice as much as they ask for today."""
+    that grow while they run get twice as much as they ask for today, or enough for a few."""
     own = max((len(role.ports or ()) for role in spec.roles), default=0)
     live = {role.name for role in spec.roles if members.resizes_live(spec, role)}
     alone = sum(role.replicas for role in spec.roles) == 1 and spec.framework == "process"
@@ -87,7 +89,10 @@ def layout(spec: run.RunSpec, *, spare: bool = False) -> Block | None:
         first=0,
         stride=frameworks.BY_NAME[spec.framework].ports + own,
         roles=tuple(
-            (role.name, role.replicas * (2 if spare and role.name in live else 1))
+            (
+                role.name,
+                max(2 * role.replicas, A_FEW) if spare and role.name in live else role.replicas,
+            )
             for role in spec.roles
         ),
     )

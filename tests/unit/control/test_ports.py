@@ -50,11 +50,13 @@ def test_a_single_plain_process_needs_none():
 
 def test_who_grows_while_it_runs_has_room_for_that():
     live = build.a_run("a", build.role("head"), build.role(replicas=3, resize="live"))
-    assert ports.layout(live.spec, spare=True).roles == (("head", 1), ("worker", 6))
+    assert ports.layout(live.spec, spare=True).roles == (("head", 1), ("worker", ports.A_FEW))
+    many = build.a_run("m", build.role(replicas=30, resize="live"))
+    assert size(many, spare=True) == 60
     assert size(build.a_run("b", build.role(resize="live"))) == 1
     assert size(build.a_run("c", build.role(replicas=3)), spare=True) == 3
     block = ports.Ports().take(live, BETWEEN, [])
-    assert block.room("worker") == 6
+    assert block.room("worker") == ports.A_FEW
     tight = ports.Ports().take(live, (20000, 20004), [])
     assert tight.room("worker") == 3, "no room to grow is no reason not to start"
 
