@@ -123,32 +123,32 @@ def test_merge_patch_of_spec_counts_a_generation(api: Rest, run_path: str) -> No
 
 
 def test_merge_patch_of_status_leaves_the_spec(api: Rest, run_path: str) -> None:
-    body = {"status": {"phase": "Queued", "message": "waits"}, "spec": {"priority": 7}}
+    body = {"status": {"phase": "Starting", "message": "waits"}, "spec": {"priority": 7}}
     patched = ok(api.merge(f"{run_path}/status", body))
-    assert patched["status"]["phase"] == "Queued"
+    assert patched["status"]["phase"] == "Starting"
     assert patched["spec"].get("priority") != 7
     assert patched["metadata"]["generation"] == 1
 
 
 def test_merge_patch_of_spec_leaves_the_status(api: Rest, run_path: str) -> None:
-    ok(api.merge(f"{run_path}/status", {"status": {"phase": "Queued"}}))
+    ok(api.merge(f"{run_path}/status", {"status": {"phase": "Starting"}}))
     patched = ok(api.merge(run_path, {"status": {"phase": "Failed"}, "spec": {"priority": 7}}))
-    assert patched["status"]["phase"] == "Queued"
+    assert patched["status"]["phase"] == "Starting"
     assert patched["spec"]["priority"] == 7
 
 
 def test_merge_patch_of_status_with_an_old_version_conflicts(api: Rest, run_path: str) -> None:
     version = version_of(ok(api.get(run_path)))
-    ok(api.merge(f"{run_path}/status", {"status": {"phase": "Queued"}}))
+    ok(api.merge(f"{run_path}/status", {"status": {"phase": "Starting"}}))
     body = {"metadata": {"resourceVersion": version}, "status": {"phase": "Running"}}
     refused(api.merge(f"{run_path}/status", body), 409, "Conflict")
 
 
 def test_merge_patches_of_disjoint_status_fields_do_not_disturb(api: Rest, run_path: str) -> None:
-    ok(api.merge(f"{run_path}/status", {"status": {"phase": "Queued"}}))
+    ok(api.merge(f"{run_path}/status", {"status": {"phase": "Starting"}}))
     ok(api.merge(f"{run_path}/status", {"status": {"attempt": 1}}))
     status = ok(api.get(run_path))["status"]
-    assert (status["phase"], status["attempt"]) == ("Queued", 1)
+    assert (status["phase"], status["attempt"]) == ("Starting", 1)
 
 
 def test_dry_run_of_a_patch_changes_nothing(api: Rest, path: str) -> None:
@@ -256,7 +256,7 @@ def test_json_patch_cannot_rename(api: Rest, path: str) -> None:
 
 
 def test_json_patch_of_status(api: Rest, run_path: str) -> None:
-    ok(api.merge(f"{run_path}/status", {"status": {"phase": "Queued"}}))
+    ok(api.merge(f"{run_path}/status", {"status": {"phase": "Starting"}}))
     operation = {"op": "replace", "path": "/status/phase", "value": "Running"}
     assert ok(api.json_patch(f"{run_path}/status", [operation]))["status"]["phase"] == "Running"
 

@@ -136,10 +136,10 @@ def test_watch_of_an_own_kind(api: Rest, ns: str) -> None:
     path = own(ns, "runs")
     with api.watch(path, resourceVersion=now(api, path)) as watch:
         ok(api.post(path, run("a")), 201)
-        ok(api.merge(own(ns, "runs", "a", "status"), {"status": {"phase": "Queued"}}))
+        ok(api.merge(own(ns, "runs", "a", "status"), {"status": {"phase": "Starting"}}))
         events = watch.take(2)
     assert told(events) == [("ADDED", "a"), ("MODIFIED", "a")]
-    assert events[1]["object"]["status"]["phase"] == "Queued"
+    assert events[1]["object"]["status"]["phase"] == "Starting"
 
 
 def test_watch_ignores_a_write_that_changed_nothing(api: Rest, ns: str) -> None:
