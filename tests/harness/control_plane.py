@@ -27,12 +27,15 @@ from tests.harness.processes import Process, free_ports, remove_at_exit
 ADMIN_GROUP = "system:masters"
 _IN_MEMORY = Path("/dev/shm")
 
-# Nodes of tests have no kubelet: these would taint them, evict their pods, or want a cloud. Nobody
-# would take back the taint that the API server puts on new nodes, so that is off too.
+# These want a cloud.
 _CONTROLLERS_OFF = (
     "node-ipam-controller", "node-route-controller", "service-lb-controller",
-    "cloud-node-lifecycle-controller", "node-lifecycle-controller", "taint-eviction-controller",
+    "cloud-node-lifecycle-controller",
 )  # fmt: skip
+
+# Most nodes of tests have no kubelet: these would taint them and evict their pods. Nobody would
+# take back the taint that the API server puts on new nodes, so that is off too.
+_NEED_KUBELETS = ("node-lifecycle-controller", "taint-eviction-controller")
 
 _KWOK_CONFIGURATION = {
     "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
@@ -57,16 +60,21 @@ class ControlPlane:
         users: Mapping[str, Sequence[str]] | None = None,
         controllers: bool = True,
         audit: bool = False,
+        addresses: Sequence[str] = (),
+        kubelets: bool = False,
         apiserver_flags: Sequence[str] = (),
         controller_flags: Sequence[str] = (),
     ) -> None:
-        """Prepares files; `start` runs it. `users` (name -> groups) get bearer tokens."""
+        """Prepares files; `start` runs it. `users` (name -> groups) get bearer tokens. Besides
+        loopback it answers at `addresses`. With `kubelets` its nodes are real."""
         self.directory = Path(tempfile.mkdtemp(prefix="windlass-control-plane-"))
         remove_at_exit(self.directory)
         self._durable = durable
         self._data_dir = data_dir or self._default_data_dir()
         self._owns_data_dir = data_dir is None
         self._audit = audit
+        self._addresses = tuple(addresses)
+        self._kubelets = kubelets
         self._extra_flags = tuple(apiserver_flags), tuple(controller_flags)
         self._with_controllers = controllers
         self._etcd_port, self._peer_port, self._port, self._manager_port = free_ports(4)
@@ -284,7 +292,7 @@ class ControlPlane:
         return command if self._durable else [*command, "--unsafe-no-fsync"]
 
     def _apiserver_command(self) -> list[str | Path]:
-        hosts = ("localhost", "127.0.0.1", "10.96.0.1", "kubernetes.default.svc")
+        hosts = ("localhost", "127.0.0.1", "10.96.0.1", "kubernetes.default.svc", *self._addresses)
         certificate, key = self._authority.issue_server("apiserver", hosts)
         kubelet_certificate, kubelet_key = self._authority.issue_client(
             "apiserver-kubelet", "apiserver-kubelet", [ADMIN_GROUP]
@@ -293,7 +301,8 @@ class ControlPlane:
         issuer = "https://kubernetes.default.svc"
         return [
             build.binary("kube-apiserver"), f"--etcd-servers=http://127.0.0.1:{self._etcd_port}",
-            "--bind-address=127.0.0.1", f"--secure-port={self._port}",
+            f"--bind-address={'0.0.0.0' if self._addresses else '127.0.0.1'}",
+            f"--secure-port={self._port}",
             "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none",
             f"--tls-cert-file={certificate}", f"--tls-private-key-file={key}",
             f"--client-ca-file={self.ca_file}", f"--token-auth-file={self.directory}/tokens.csv",
@@ -304,7 +313,7 @@ class ControlPlane:
             f"--kubelet-client-key={kubelet_key}",
             "--kubelet-preferred-address-types=InternalIP", "--authorization-mode=Node,RBAC",
             "--allow-privileged=true", "--event-ttl=10m", "--anonymous-auth=false",
-            "--disable-admission-plugins=TaintNodesByCondition",
+            *([] if self._kubelets else ["--disable-admission-plugins=TaintNodesByCondition"]),
             "--max-requests-inflight=3000", "--max-mutating-requests-inflight=1000",
             *self._aggregation_flags(), *self._audit_flags(), *self._extra_flags[0],
         ]  # fmt: skip
@@ -339,7 +348,8 @@ class ControlPlane:
     def _manager_command(self) -> list[str | Path]:
         user = "system:kube-controller-manager"
         kubeconfig = self.certificate_kubeconfig(user)
-        off = ",".join(f"-{name}" for name in _CONTROLLERS_OFF)
+        names = _CONTROLLERS_OFF if self._kubelets else _CONTROLLERS_OFF + _NEED_KUBELETS
+        off = ",".join(f"-{name}" for name in names)
         return [
             build.binary("kube-controller-manager"), f"--kubeconfig={kubeconfig}",
             f"--authentication-kubeconfig={kubeconfig}",

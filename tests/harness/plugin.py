@@ -1,8 +1,9 @@
 """The pytest plug-in: real servers as fixtures, started once per run and only when asked for.
 
 Loaded by pyproject.toml for every run. Tests marked `kubernetes` all go to one worker of
-pytest-xdist, so that a run has one control plane; they are skipped where the binaries are missing
-and cannot be built, except under CI=true, where that is an error.
+pytest-xdist, so that a run has one control plane; those marked `kubelet` too, for the one cluster
+with real nodes. They are skipped where the binaries are missing and cannot be built, or where real
+nodes cannot be had, except under CI=true, where that is an error.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import NoReturn
 
 import pytest
 
-from tests.harness import build, rest
+from tests.harness import build, kubelet, rest
 from tests.harness.control_plane import ControlPlane
 from tests.harness.embedded import EmbeddedServer
 
@@ -24,32 +25,39 @@ CRDS = REPOSITORY / "deploy" / "crds"
 USERS = {"alice": ["team-a"], "bob": ["team-b"]}
 """Users without rights of their own that have bearer tokens on the control plane."""
 
-_BUILD_ERROR = pytest.StashKey[str]()
+_PREPARE = {"kubernetes": build.ensure, "kubelet": kubelet.ensure}
+"""By marker: what its tests need."""
+_PROBLEMS = pytest.StashKey[dict[str, str]]()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.get_closest_marker("kubernetes"):
+        if item.get_closest_marker("kubelet"):
+            item.add_marker(pytest.mark.kubernetes)
+            item.add_marker(pytest.mark.xdist_group("kubelet"))
+        elif item.get_closest_marker("kubernetes"):
             item.add_marker(pytest.mark.xdist_group("kubernetes"))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Builds before the first test, so that no test's timeout counts the compiler."""
-    wanted = [item for item in session.items if item.get_closest_marker("kubernetes")]
-    if not wanted or session.config.option.collectonly:
+    problems = session.config.stash.setdefault(_PROBLEMS, {})
+    if session.config.option.collectonly:
         return
-    try:
-        build.ensure(_reporter(session.config))
-    except build.BuildError as error:
-        session.config.stash[_BUILD_ERROR] = str(error)
+    for marker, prepare in _PREPARE.items():
+        if any(item.get_closest_marker(marker) for item in session.items):
+            try:
+                prepare(_reporter(session.config))
+            except (build.BuildError, kubelet.NoNodesError) as error:
+                problems[marker] = str(error)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    error = item.config.stash.get(_BUILD_ERROR, "")
-    if error and item.get_closest_marker("kubernetes"):
-        _cannot_run(error)
+    for marker, problem in item.config.stash.get(_PROBLEMS, {}).items():
+        if item.get_closest_marker(marker):
+            _cannot_run(problem)
 
 
 @pytest.fixture(scope="session")
@@ -74,6 +82,17 @@ def control_plane_rest(control_plane: ControlPlane) -> Iterator[rest.Rest]:
     client = rest.from_kubeconfig(control_plane.kubeconfig)
     yield client
     client.close()
+
+
+@pytest.fixture(scope="session")
+def cluster(kubernetes_binaries: Path) -> Iterator[kubelet.Cluster]:
+    """A control plane with two real nodes on which pods really run; for tests marked `kubelet`."""
+    try:
+        started = kubelet.Cluster.start(nodes=2, users=USERS, crds=CRDS)
+    except kubelet.NoNodesError as problem:
+        _cannot_run(str(problem))
+    with started:
+        yield started
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,13 @@
 
 Used by `control_plane` and `embedded`. Each process has its own session and log file. A reaper
 (this module run as a program) holds the other end of a pipe: when the starting program ends for
-any reason, even kill -9, it kills what is left and removes temporary folders.
+any reason, even kill -9, it kills what is left, runs what cleans up, and removes temporary folders.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -121,6 +122,12 @@ def remove_at_exit(folder: Path) -> None:
     _reaper().tell("remove", str(folder))
 
 
+def run_at_exit(command: Sequence[str]) -> None:
+    """Has a program run when this one is gone and what it started is killed. It must not mind if
+    what it cleans up is gone already."""
+    _reaper().tell("run", json.dumps([os.getcwd(), *command]))
+
+
 class _Reaper:
     def __init__(self) -> None:
         self.owner = os.getpid()
@@ -147,6 +154,7 @@ def _reaper() -> _Reaper:
 def _reap() -> None:
     groups: set[int] = set()
     folders: set[str] = set()
+    commands: list[str] = []
     for line in sys.stdin:
         word, _, argument = line.rstrip("\n").partition(" ")
         if word == "kill":
@@ -155,9 +163,14 @@ def _reap() -> None:
             groups.discard(int(argument))
         elif word == "remove":
             folders.add(argument)
+        elif word == "run":
+            commands.append(argument)
     for group in groups:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
+    for command in commands:
+        folder, *words = json.loads(command)
+        subprocess.run(words, cwd=folder, check=False)
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
 
