@@ -65,7 +65,9 @@ async def eventually(look: Callable[[], Any], what: str) -> Any:
 
 @contextlib.asynccontextmanager
 async def controllers(store: Store, identity: str) -> AsyncIterator[None]:
-    (runnable,) = manager.build(store, identity=identity, timing=QUICK)
+    with contextlib.suppress(errors.AlreadyExists):
+        await store.create(kubernetes.Namespace(metadata=meta.ObjectMeta(name=manager.NAMESPACE)))
+    runnable = manager.build(store, identity=identity, timing=QUICK)
     task = asyncio.create_task(runnable.run())
     try:
         yield

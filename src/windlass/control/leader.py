@@ -109,6 +109,8 @@ class Election:
         self._sleep = sleep
         self._seen: tuple[Any, ...] = ()
         self._seen_at = 0.0
+        self.trouble = "it has not asked for the lease yet"
+        """Why the lease could not be read or written the last time; "" when it could."""
 
     async def run(self, lead: Callable[[Term], Awaitable[None]]) -> None:
         """Leads whenever it can, until cancelled: `lead` is called once per term and cancelled
@@ -146,12 +148,23 @@ class Election:
         while True:
             try:
                 term = await self._try_acquire()
+                self.trouble = ""
             except _TROUBLE as error:
-                log.debug("%s: cannot take the lease %s yet: %s", self.identity, self._name, error)
+                self._note("cannot take", error)
                 term = None
             if term is not None:
                 return term
             await self._sleep(self._timing.retry)
+
+    def _note(self, what: str, error: Exception) -> None:
+        """A conflict means that another candidate was faster: no trouble."""
+        told = f"{what} the lease {self._name}: {error or type(error).__name__}"
+        if isinstance(error, errors.Conflict | errors.AlreadyExists):
+            log.debug("%s %s", self.identity, told)
+            return
+        if told != self.trouble:
+            log.warning("%s %s", self.identity, told)
+        self.trouble = told
 
     async def _try_acquire(self) -> Term | None:
         """A term if the lease is free or was not renewed for its whole duration."""
@@ -197,8 +210,9 @@ class Election:
                     if not await self._renew(term.epoch):
                         break
             except _TROUBLE as error:
-                log.debug("%s: renewing %s failed: %s", self.identity, self._name, error)
+                self._note("cannot renew", error)
                 continue
+            self.trouble = ""
             term.extend(started + self._timing.renew_deadline)
         term.lost.set()
 

@@ -82,7 +82,7 @@ class Runs:
         self,
         store: client.Store,
         pods: Reflector[kubernetes.Pod],
-        epoch: int,
+        epoch: Callable[[], int],
         *,
         silence: nodes.Silence | None = None,
         engine: Callable[[], Engine] = Engine,
@@ -93,6 +93,7 @@ class Runs:
         self._store = store
         self._pods = pods
         self._epoch = epoch
+        """The scheduler's of today; assignments of others are not started."""
         self._silence = silence
         """Without it all nodes are as they should be."""
         self._engine = engine
@@ -140,7 +141,7 @@ class Runs:
                 names |= {member.node for listed in room.members.values() for member in listed}
             silent, wake = self._silence.look(sorted(names))
         setting = self._setting(owner)
-        view = runview.View(owner, pods, self._epoch, self._now(), silent, setting)
+        view = runview.View(owner, pods, self._epoch(), self._now(), silent, setting)
         return runmachine.plan(view), wake
 
     def _setting(self, owner: run.Run) -> podrender.Setting:

@@ -26,4 +26,4 @@ class Service(Protocol):
 def services(api: Api, registry: Registry) -> list[Service]:
     from windlass.control import manager
 
-    return list(manager.build(EmbeddedStore(api), identity=IDENTITY, registry=registry))
+    return [manager.build(EmbeddedStore(api), identity=IDENTITY, registry=registry)]

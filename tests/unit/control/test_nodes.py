@@ -120,7 +120,7 @@ async def controlling(store, clock):
     async with pods, known:
         await pods.synced()
         await known.synced()
-        yield runs.Runs(store, pods, 1, silence=nodes.Silence(known, clock)), known
+        yield runs.Runs(store, pods, lambda: 1, silence=nodes.Silence(known, clock)), known
 
 
 async def running(store) -> None:

@@ -23,7 +23,7 @@ async def running(store, clock):
     pods = Reflector(store, kubernetes.Pod, indexes={runs.POD_INDEX: runs.pod_index})
     async with pods:
         await pods.synced()
-        made = runs.Runs(store, pods, epoch=1, clock=clock)
+        made = runs.Runs(store, pods, lambda: 1, clock=clock)
         await submit(store)
         await assign(store)
         await made.reconcile(KEY)

@@ -29,7 +29,7 @@ async def controlling(store, *, live=True, write_to=None, **more):
         await pods.synced()
         if not live:
             await pods.stop()
-        yield runs.Runs(write_to or store, pods, epoch=1, **more)
+        yield runs.Runs(write_to or store, pods, lambda: 1, **more)
 
 
 async def submit(store, *roles: run.Role, **spec) -> run.Run:

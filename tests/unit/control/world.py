@@ -62,7 +62,9 @@ class World:
                 now=lambda: self.now, clock=self._clock,
             )  # fmt: skip
             silence = nodes_of.Silence(nodes, self._clock)
-            controller = runs.Runs(fragile, pods, self.epoch, silence=silence, now=lambda: self.now)
+            controller = runs.Runs(
+                fragile, pods, lambda: self.epoch, silence=silence, now=lambda: self.now
+            )
             with contextlib.suppress(Crash):
                 for _ in range(cycles):
                     self.now += datetime.timedelta(seconds=self.pace)

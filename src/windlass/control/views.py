@@ -1,0 +1,102 @@
+"""What a process watches: one reflector per kind, made when it is first asked for.
+
+The sets of one process share them, so nothing is watched or kept twice; a set that runs alone
+watches, and needs the right to read, only what it asks for. They live as long as a term: a new
+leader must list everything after it took the lease, or it would not know what the last one wrote.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, TypeVar
+
+from windlass.control import engine, runs
+from windlass.kinds import cronrun, kubernetes, meta, queue
+from windlass.kinds.run import Run
+from windlass.store import client
+from windlass.store.reflector import Reflector
+
+T = TypeVar("T", bound=meta.Object)
+
+NAMESPACE = "windlass-system"
+SCHEDULER_LEASE = "windlass-scheduler"
+BY_NODE = "node"
+"""Name of the pod reflector's index by node."""
+
+
+class Views:
+    """Ask for what is needed, then enter: inside, all of it is there and kept up to date."""
+
+    def __init__(self, store: client.Store) -> None:
+        self._store = store
+        self._asked: list[Reflector[Any]] = []
+        self._entered = False
+
+    @functools.cached_property
+    def nodes(self) -> Reflector[kubernetes.Node]:
+        return self._keep(Reflector(self._store, kubernetes.Node))
+
+    @functools.cached_property
+    def pods(self) -> Reflector[kubernetes.Pod]:
+        indexes = {runs.POD_INDEX: runs.pod_index, BY_NODE: _node_index}
+        return self._keep(Reflector(self._store, kubernetes.Pod, indexes=indexes))
+
+    @functools.cached_property
+    def runs(self) -> Reflector[Run]:
+        return self._keep(Reflector(self._store, Run))
+
+    @functools.cached_property
+    def queues(self) -> Reflector[queue.Queue]:
+        return self._keep(Reflector(self._store, queue.Queue))
+
+    @functools.cached_property
+    def crons(self) -> Reflector[cronrun.CronRun]:
+        return self._keep(Reflector(self._store, cronrun.CronRun))
+
+    @functools.cached_property
+    def engine(self) -> Reflector[kubernetes.ConfigMap]:
+        return self._keep(self._one(kubernetes.ConfigMap, engine.NAME))
+
+    @functools.cached_property
+    def scheduler_lease(self) -> Reflector[kubernetes.Lease]:
+        return self._keep(self._one(kubernetes.Lease, SCHEDULER_LEASE))
+
+    async def __aenter__(self) -> Views:
+        self._entered = True
+        try:
+            for reflector in self._asked:
+                reflector.start()
+            for reflector in self._asked:
+                await reflector.synced()
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._stop()
+
+    def _keep(self, made: Reflector[T]) -> Reflector[T]:
+        if self._entered:
+            raise RuntimeError("ask for what is watched before the watching begins")
+        self._asked.append(made)
+        return made
+
+    def _one(self, kind: type[T], name: str) -> Reflector[T]:
+        """One object of our own namespace: the right to read it is the right to that name."""
+        return Reflector(self._store, kind, NAMESPACE, field_selector=f"metadata.name={name}")
+
+    async def _stop(self) -> None:
+        for reflector in self._asked:
+            await reflector.stop()
+
+
+def _node_index(pod: kubernetes.Pod) -> Iterable[str]:
+    return (pod.spec.node_name,) if pod.spec.node_name else ()
