@@ -289,12 +289,12 @@ def test_a11_on_a_schedule(client: windlass.Client) -> None:
 def test_a19_i_know_who_i_am_and_my_jobs_are_kept_from_others(
     engine: Engine, client: windlass.Client
 ) -> None:
-    assert client.whoami()["username"] == "admin"
+    assert client.whoami().user == "admin"
     handle = client.run("sleep 1000", name="mine", **SMALL)
     config = engine.here / "stranger.yaml"
     config.write_text(_as_user(engine.server.kubeconfig.read_text(), "eve"))
     with windlass.Client(kubeconfig=config) as other:
-        assert other.whoami()["username"] == "eve"
+        assert other.whoami().user == "eve"
         with pytest.raises(windlass.errors.Forbidden):
             other.runs.get("mine")
         with pytest.raises(windlass.errors.Forbidden):

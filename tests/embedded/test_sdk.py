@@ -111,7 +111,7 @@ def test_objects_of_every_kind_can_be_read_and_changed(client: windlass.Client) 
     assert next(changes)[0] == "ADDED"
     client.queues.delete("team")
     assert any(change == "DELETED" for change, _ in changes)
-    assert client.whoami()["username"] == "admin"
+    assert client.whoami().user == "admin"
     assert [node.name for node in client.nodes.list()]
     with pytest.raises(windlass.errors.NotFound, match="no kind of object; choose one of"):
         client.list("sausage")

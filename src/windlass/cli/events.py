@@ -1,4 +1,4 @@
-"""`windlass events` and `windlass whoami`: what happened, and whom the server takes you for."""
+"""`windlass events`: what happened."""
 
 from __future__ import annotations
 
@@ -45,28 +45,6 @@ def events(out: Output, name: str, all_namespaces: bool, watch: bool, target: ba
         await _follow(out, session, place, about, seen)
 
     client.call(target, work)
-
-
-@base.command(examples=("windlass whoami", "windlass whoami --json | jq -r .user"))
-@base.target_options
-def whoami(out: Output, target: base.Target) -> None:
-    """Show the server, the namespace, and whom the server takes you for."""
-
-    async def work(session: client.Session) -> dict[str, Any]:
-        path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
-        kind = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-        answer = (await session.ask("POST", path, kind))["status"]["userInfo"]
-        return {
-            "user": answer["username"],
-            "groups": answer.get("groups", []),
-            "namespace": session.namespace,
-            "server": session.store.access.address,
-        }
-
-    told = client.call(target, work)
-    out.say(f"{told['user']} ({', '.join(told['groups'])})")
-    out.say(f"  namespace {told['namespace']} on {told['server']}")
-    out.result(told, names=[told["user"]])
 
 
 async def _history(session: client.Session, name: str) -> list[dict[str, Any]]:

@@ -40,7 +40,9 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "top": Entry("windlass.cli.top:top", "How full nodes are, what runs use."),
         "queue": Entry("windlass.cli.queue:queue", "Who may use how much."),
         "events": Entry("windlass.cli.events:events", "What happened."),
-        "whoami": Entry("windlass.cli.events:whoami", "Whom the server takes you for."),
+        "team": Entry("windlass.cli.team:team", "Who shares the platform, with how much."),
+        "token": Entry("windlass.cli.token:token", "Make, list and end tokens."),
+        "whoami": Entry("windlass.cli.whoami:whoami", "Who you are here, and what you may do."),
     },
     "Objects": {
         "get": Entry("windlass.cli.get:get", "List objects, or show one."),

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from windlass.cli import base, client, exits, live
+from windlass.cli import amounts, base, client, exits, live
 from windlass.cli.output import Output
 from windlass.kinds import quantity, wire
 from windlass.kinds import queue as kind
@@ -23,18 +23,9 @@ def queue() -> None:
 def _settings(function: Any) -> Any:
     """Flags that say what a queue may use."""
     for option in (
-        click.option("--parent", default=None, help="The queue above it."),
+        *amounts.QUEUE_OPTIONS,
         click.option("--team", "namespaces", multiple=True, help="Namespace whose runs use it."),
-        click.option("--guarantee", multiple=True, metavar="RESOURCE=N", help="gpu=8, cpu=64."),
-        click.option("--limit", multiple=True, metavar="RESOURCE=N", help="Never more than this."),
-        click.option("--lend", multiple=True, metavar="RESOURCE=N", help="What others may borrow."),
-        click.option("--weight", type=click.IntRange(1, 1000000), help="Its part of what is free."),
-        click.option("--order", type=click.Choice(
-            ("fifo", "lifo", "priority", "fair", "shortest", "attained")), help="Who is next."),
-        click.option("--strict/--no-strict", default=None, help="The head blocks the others."),
-        click.option("--min-runtime", default=None, metavar="TIME", help="Not preempted before."),
-        click.option("--max-priority", type=click.IntRange(0, 1000), help="Caps priorities."),
-    ):  # fmt: skip
+    ):
         function = option(function)
     return function
 
@@ -105,9 +96,9 @@ def list_queues(out: Output, target: base.Target) -> None:
     found = client.call(target, work)
     rows = [
         ["  " * depth + each.name, each.spec.order, str(each.spec.weight),
-         str(each.status.running), str(each.status.pending), _amounts(each.status.used),
-         _amounts(each.status.borrowed), _amounts(each.status.lent),
-         _amounts(each.spec.guarantee), _amounts(each.spec.limit)]
+         str(each.status.running), str(each.status.pending), amounts.told(each.status.used),
+         amounts.told(each.status.borrowed), amounts.told(each.status.lent),
+         amounts.told(each.spec.guarantee), amounts.told(each.spec.limit)]
         for depth, each in _tree(found)
     ]  # fmt: skip
     out.result([wire.to_dict(each) for each in found], names=[each.name for each in found])
@@ -199,31 +190,8 @@ def _tree(found: list[kind.Queue]) -> list[tuple[int, kind.Queue]]:
 
 
 def _spec(flags: dict[str, Any]) -> dict[str, Any]:
-    spec: dict[str, Any] = {
-        "parent": flags["parent"],
-        "namespaces": list(flags["namespaces"]) or None,
-        "weight": flags["weight"],
-        "order": flags["order"],
-        "strict": flags["strict"],
-        "minRuntime": flags["min_runtime"],
-        "maxPriority": flags["max_priority"],
-    }
-    for name in ("guarantee", "limit", "lend"):
-        spec[name] = _pairs(name, flags[name])
-    return {key: value for key, value in spec.items() if value is not None}
-
-
-def _pairs(flag: str, entries: tuple[str, ...]) -> dict[str, str] | None:
-    found = {}
-    for entry in entries:
-        resource, equals, amount = entry.partition("=")
-        if not equals or not resource or not amount:
-            raise exits.CliError(
-                f"--{flag} {entry} cannot be used.", "Write RESOURCE=AMOUNT: gpu=8, memory=64Gi.",
-                exits.USAGE,
-            )  # fmt: skip
-        found[resource] = amount
-    return found or None
+    spec = amounts.spec(flags)
+    return spec | ({"namespaces": list(flags["namespaces"])} if flags["namespaces"] else {})
 
 
 def _checked(value: dict[str, Any]) -> dict[str, Any]:
@@ -233,10 +201,6 @@ def _checked(value: dict[str, Any]) -> dict[str, Any]:
         listed = "\n".join(str(fault) for fault in faults)
         raise exits.CliError("The queue cannot be made like this.", listed, exits.INVALID)
     return value
-
-
-def _amounts(amounts: kind.Amounts | None) -> str:
-    return " ".join(f"{name}={amount}" for name, amount in (amounts or {}).items()) or "-"
 
 
 queue.add_command(create, "create")

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar, Unpack, cast
 
 from windlass.kinds import cronrun, kubernetes, quantity, queue, registry, run, validation, wire
 from windlass.kinds.meta import Object
-from windlass.sdk import applying, handles, runs, watching
+from windlass.sdk import applying, handles, rights, runs, teams, tokens, watching
 from windlass.sdk.handles import AsyncRunHandle
 from windlass.sdk.options import Options
 from windlass.store import connect, errors
@@ -67,6 +67,8 @@ class AsyncClient:
         self.crons = AsyncCrons(self)
         self.nodes = AsyncNodes(self)
         self.events = AsyncEvents(self)
+        self.teams = teams.AsyncTeams(self.store)
+        self.tokens = tokens.AsyncTokens(self.store)
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -129,14 +131,9 @@ class AsyncClient:
         ):
             yield change, obj
 
-    async def whoami(self) -> dict[str, Any]:
-        """The user and groups that the server takes us for."""
-        answer = await self.request(
-            "POST",
-            "/apis/authentication.k8s.io/v1/selfsubjectreviews",
-            {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"},
-        )
-        return cast(dict[str, Any], answer["status"]["userInfo"])
+    async def whoami(self) -> rights.Caller:
+        """Whom the server takes us for: user, groups, teams and the role in each."""
+        return await rights.whoami(self.store, self.namespace)
 
     async def plan(self, work: Work, **options: Unpack[Options]) -> dict[str, Any]:
         """What would happen if this were handed in: the object, the verdict, the expected start."""

@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, TypeVar, Unpack
 from windlass.kinds import cronrun, kubernetes, queue
 from windlass.kinds import run as run_kind
 from windlass.kinds.meta import Object
-from windlass.sdk import aio, applying, logs, portal
+from windlass.sdk import aio, applying, logs, portal, rights, teams, tokens
 from windlass.sdk.aio import AsyncClient, AsyncCollection, AsyncCrons, AsyncNodes, Kind, Work
 from windlass.sdk.handles import AsyncRunHandle, ExecResult
 from windlass.sdk.options import Options
@@ -160,6 +160,8 @@ class Client:
         self.crons = Crons(self.aio.crons)
         self.nodes = Nodes(self.aio.nodes)
         self.events = Events(self.aio.events)
+        self.teams = Teams(self.aio.teams)
+        self.tokens = Tokens(self.aio.tokens)
         portal.at_exit.add(self)
 
     def __enter__(self) -> Client:
@@ -208,8 +210,8 @@ class Client:
         """First what there is as ADDED, then each change, without end."""
         return portal.iterate(self.aio.watch(kind, namespace, labels=labels, fields=fields))
 
-    def whoami(self) -> dict[str, Any]:
-        """The user and groups that the server takes us for."""
+    def whoami(self) -> rights.Caller:
+        """Whom the server takes us for: user, groups, teams and the role in each."""
         return portal.call(self.aio.whoami())
 
     def plan(self, work: Work, **options: Unpack[Options]) -> dict[str, Any]:
@@ -388,3 +390,64 @@ def default() -> Client:
     if _default is None or _default[0] != os.getpid():
         _default = (os.getpid(), Client())
     return _default[1]
+
+
+class Teams:
+    """Teams: a namespace, a queue, and who may do what there."""
+
+    def __init__(self, found: teams.AsyncTeams) -> None:
+        self._aio = found
+
+    def list(self) -> teams.Teams:
+        return portal.call(self._aio.list())
+
+    def get(self, name: str) -> teams.Team:
+        return portal.call(self._aio.get(name))
+
+    def create(
+        self, name: str, *, members: Sequence[str] = (), viewers: Sequence[str] = (),
+        admins: Sequence[str] = (), **queue: Any,
+    ) -> teams.Steps:  # fmt: skip
+        """Makes the team, or makes it so, and says what that took; again it changes nothing.
+
+        client.teams.create("support", guarantee={"gpu": 16}, weight=2, members=["alice"])
+        """
+        return portal.call(
+            self._aio.create(name, members=members, viewers=viewers, admins=admins, **queue)
+        )
+
+    def ending(self, name: str) -> teams.Ending:
+        """What would go with the team."""
+        return portal.call(self._aio.ending(name))
+
+    def delete(self, name: str, *, stop_runs: bool = False) -> teams.Ending:
+        """Removes a team and everything in it; Conflict while runs live, unless told."""
+        return portal.call(self._aio.delete(name, stop_runs=stop_runs))
+
+
+class Tokens:
+    """Tokens of people and programs."""
+
+    def __init__(self, found: tokens.AsyncTokens) -> None:
+        self._aio = found
+
+    def create(
+        self, user: str, *, ttl: str = tokens.USUAL_TTL, groups: tuple[str, ...] = (),
+        note: str = "",
+    ) -> dict[str, Any]:  # fmt: skip
+        """A new token; `["token"]` is shown this once. `ttl="never"` has no end."""
+        return portal.call(self._aio.create(user, ttl=ttl, groups=groups, note=note))
+
+    def create_for_account(
+        self, account: str, namespace: str, *, ttl: str = tokens.USUAL_TTL
+    ) -> dict[str, Any]:
+        """A token of a service account: for programs on Kubernetes."""
+        return portal.call(self._aio.create_for_account(account, namespace, ttl=ttl))
+
+    def list(self) -> tokens.Tokens:
+        """All, or the caller's own if he may not see others'."""
+        return portal.call(self._aio.list())
+
+    def revoke(self, token_id: str) -> dict[str, Any]:
+        """Ends it at once."""
+        return portal.call(self._aio.revoke(token_id))

@@ -48,6 +48,10 @@ class Access:
         if self._notes:
             await asyncio.gather(*self._notes, return_exceptions=True)
 
+    def forget_token(self, token_id: str) -> None:
+        """A token that was ended opens nothing from now on, before the watch tells of it."""
+        self._tokens.remove(SYSTEM_NAMESPACE, token_id)
+
     async def authenticate(self, authorization: str | None) -> Identity:
         """The caller behind an Authorization header."""
         scheme, _, token = (authorization or "").partition(" ")

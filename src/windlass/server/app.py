@@ -32,6 +32,7 @@ from windlass.server import (
     platform,
     queries,
     reviews,
+    tokenapi,
     usage,
 )
 from windlass.server.access import Access, acting_as
@@ -74,6 +75,7 @@ class App:
         self._mailboxes = letters
         self._platform = platform.Platform(api, access)
         self._usage = usage.Usage(api, access, gateway)
+        self._tokens = tokenapi.TokenApi(api, access)
         self._audit = audit
         self.metrics = Metrics()
         self._streams = Streams()
@@ -187,6 +189,10 @@ class App:
         if log is not None:
             seen.verb, seen.resource = "get", f"logs.{platform.GROUP}"
             return await self._kept.answer(request, identity, log)
+        token = tokenapi.match(path)
+        if token is not None:
+            seen.verb, seen.resource = token.right(request.method).verb, f"tokens.{platform.GROUP}"
+            return await self._tokens.answer(request, identity, token)
         used = usage.match(path)
         return None if used is None else await self._usage.answer(request, identity, used)
 

@@ -52,6 +52,7 @@ _ADMIN = (
             "clusterrolebindings.rbac.authorization.k8s.io",
         ),
     ),
+    Rule(("list", "create", "delete"), ("tokens.platform.windlass.dev",)),
     Rule((*READ, "update", "patch"), ("nodes",)),
 )  # fmt: skip
 

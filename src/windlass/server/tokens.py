@@ -23,7 +23,7 @@ from windlass.kinds import kubernetes, times
 from windlass.server.identity import AUTHENTICATED, SYSTEM_NAMESPACE, Identity
 from windlass.store import errors
 from windlass.store.embedded.api import Api
-from windlass.store.embedded.requests import DeleteOptions, WriteOptions
+from windlass.store.embedded.requests import DeleteOptions, ListQuery, WriteOptions
 
 TOKEN_TYPE = "windlass.dev/token"  # noqa: S105 (a type, not a secret)
 LAST_USED = "windlass.dev/last-used"
@@ -38,6 +38,8 @@ class Record:
     hash: str
     identity: Identity
     expires: float | None
+    note: str = ""
+    """What it is for, in its maker's words."""
     noted: float = float("-inf")
     """When its last use was last written down, by the monotonic clock."""
 
@@ -65,7 +67,7 @@ class Tokens:
 
     async def identify(self, token: str) -> tuple[Identity, str] | None:
         """Whose token it is and, once a minute, the id whose use should be written down."""
-        token_id = _id_of(token)
+        token_id = id_of(token)
         if not token_id:
             return None
         record = self._records.get(token_id) or await self._fetch(token_id)
@@ -101,12 +103,18 @@ class Tokens:
 
 
 async def create_token(
-    api: Api, user: str, groups: tuple[str, ...] = (), ttl: datetime.timedelta | None = None
+    api: Api,
+    user: str,
+    groups: tuple[str, ...] = (),
+    ttl: datetime.timedelta | None = None,
+    note: str = "",
 ) -> str:
     """A new token for a user. This is the only time it is seen: the store keeps its hash."""
     token_id = secrets.token_hex(6)
     token = f"wl_{token_id}_{secrets.token_urlsafe(32)}"
     content = {"hash": _hash(token), "user": user, "groups": ",".join(groups)}
+    if note:
+        content["note"] = note
     if ttl is not None:
         content["expires"] = times.seconds(times.now() + ttl)
     body = {
@@ -127,6 +135,39 @@ async def revoke_token(api: Api, token_id: str) -> None:
     await api.delete(kubernetes.Secret.resource, SYSTEM_NAMESPACE, token_id, DeleteOptions())
 
 
+async def list_tokens(api: Api) -> list[dict[str, Any]]:
+    """All tokens as people may see them, oldest first; never the hash."""
+    query = ListQuery(field_selector=f"type={TOKEN_TYPE}")
+    page = await api.list(kubernetes.Secret.resource, SYSTEM_NAMESPACE, query)
+    found = [told for data in page.items if (told := _told(msgspec.json.decode(data)))]
+    return sorted(found, key=lambda each: (each["created"], each["id"]))
+
+
+def id_of(token: str) -> str:
+    """The part of a token that names it; "" of what is no token."""
+    parts = token.split("_", 2)
+    well_formed = len(parts) == 3 and parts[0] == "wl" and parts[1].isalnum() and token.isascii()
+    return parts[1] if well_formed and len(token) <= 256 else ""
+
+
+def _told(obj: dict[str, Any]) -> dict[str, Any] | None:
+    record = read_record(obj)
+    if record is None:
+        return None
+    metadata = obj["metadata"]
+    ends = None if record.expires is None else times.seconds(times.from_unix(record.expires))
+    return {
+        "id": metadata["name"],
+        "user": record.identity.user,
+        "groups": [group for group in record.identity.groups if group != AUTHENTICATED],
+        "created": metadata.get("creationTimestamp", ""),
+        "expires": ends,
+        "expired": record.expires is not None and time.time() >= record.expires,
+        "lastUsed": (metadata.get("annotations") or {}).get(LAST_USED),
+        "note": record.note,
+    }
+
+
 def read_record(obj: dict[str, Any]) -> Record | None:
     """The token a Secret describes; None if it is no token or cannot be read (it then opens
     nothing)."""
@@ -144,13 +185,8 @@ def read_record(obj: dict[str, Any]) -> Record | None:
     if not data.get("hash") or not data.get("user"):
         return None
     groups = tuple(group for group in data.get("groups", "").split(",") if group)
-    return Record(data["hash"], Identity(data["user"], (*groups, AUTHENTICATED)), until)
-
-
-def _id_of(token: str) -> str:
-    parts = token.split("_", 2)
-    well_formed = len(parts) == 3 and parts[0] == "wl" and parts[1].isalnum() and token.isascii()
-    return parts[1] if well_formed and len(token) <= 256 else ""
+    identity = Identity(data["user"], (*groups, AUTHENTICATED))
+    return Record(data["hash"], identity, until, data.get("note", ""))
 
 
 def _hash(token: str) -> str:

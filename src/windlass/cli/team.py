@@ -1,0 +1,239 @@
+"""`windlass team`: who shares the platform, with how much, and who is in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from windlass.cli import amounts, base, client, issuing
+from windlass.cli.output import Output
+
+if TYPE_CHECKING:
+    from windlass.sdk import teams
+
+_name = click.argument("name", metavar="TEAM")
+
+
+@click.group(name="team", cls=base.Group)
+def team() -> None:
+    """Teams: a namespace, a queue, people and their tokens, in one step."""
+
+
+def _settings(function: Any) -> Any:
+    for option in (
+        *amounts.QUEUE_OPTIONS,
+        click.option("--admin", "admins", multiple=True, metavar="WHO",
+                     help="May change who is in it."),
+        click.option("--member", "members", multiple=True, metavar="WHO",
+                     help="May run jobs: a user, group:NAME or account:NAME."),
+        click.option("--viewer", "viewers", multiple=True, metavar="WHO", help="May look."),
+        click.option("--quota", multiple=True, metavar="RESOURCE=N",
+                     help="ResourceQuota of the namespace (Kubernetes): pods=100."),
+        click.option("--ttl", default="90d", metavar="TIME",
+                     help="How long new tokens last, or never. [default: 90d]"),
+        click.option("--tokens/--no-tokens", default=True,
+                     help="Make a token for each new user who has none."),
+        click.option("--write", type=click.Path(file_okay=False, path_type=Path), default=None,
+                     metavar="DIR", help="Write new tokens as DIR/USER.kubeconfig, do not print."),
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+@base.command(
+    examples=(
+        "windlass team create support --guarantee gpu=16 --limit gpu=64 --weight 2 \\",
+        "    --member alice --viewer bob",
+        "windlass team create vision --parent research --member group:vision --write tokens/",
+    )
+)
+@_name
+@_settings
+@base.making_target_options
+def create(out: Output, name: str, target: base.Target, **flags: Any) -> None:
+    """Make a TEAM: namespace, queue, roles and tokens. Again changes nothing."""
+    _ensure(out, name, target, flags)
+
+
+@base.command(
+    examples=(
+        "windlass team set support --guarantee gpu=24 --member carol",
+        "windlass team set support --remove bob",
+    ),
+    name="set",
+)
+@_name
+@_settings
+@click.option("--remove", multiple=True, metavar="WHO", help="Leaves the team, whatever the role.")
+@base.making_target_options
+def change(out: Output, name: str, target: base.Target, **flags: Any) -> None:
+    """Change a TEAM: what it may use, who is in it. What is not named stays."""
+    _ensure(out, name, target, flags, existing=True)
+    for word in flags["remove"]:
+        out.hint(
+            f"{word} may do nothing in {name} any more; end the tokens, too, if that was all: "
+            f"windlass token revoke --user {word}"
+        )
+
+
+@base.command(examples=("windlass team list", "windlass team list --json | jq"), name="list")
+@base.target_options
+def list_teams(out: Output, target: base.Target) -> None:
+    """List all teams, what they may use and use, and who is in them if you may know."""
+
+    async def work(session: client.Session) -> list[teams.Team]:
+        from windlass.sdk import teams
+
+        return await teams.AsyncTeams(session.store).list()
+
+    found = client.call(target, work)
+    out.result([each.to_dict() for each in found], names=[each.name for each in found])
+    rows = [
+        [
+            each.name, each.queue.spec.parent or "-", amounts.told(each.queue.spec.guarantee),
+            amounts.told(each.queue.spec.limit), amounts.told(each.queue.status.used),
+            str(each.queue.status.running), str(each.queue.status.pending), _people(each),
+        ]
+        for each in found
+    ]  # fmt: skip
+    out.table(
+        ["TEAM", "BELOW", "GUARANTEE", "LIMIT", "USED", "RUN", "WAIT", "PEOPLE"], rows
+    )  # fmt: skip
+    if not found:
+        out.hint("No teams. Make one: windlass team create NAME --member USER")
+
+
+@base.command(examples=("windlass team get support",))
+@_name
+@base.target_options
+def get(out: Output, name: str, target: base.Target) -> None:
+    """Show one TEAM: its queue, its people, their tokens."""
+
+    async def work(session: client.Session) -> tuple[teams.Team, list[dict[str, Any]] | None]:
+        from windlass.sdk import teams, tokens
+
+        found = await teams.AsyncTeams(session.store).get(name)
+        listed = await tokens.AsyncTokens(session.store).list_or_none()
+        people = {who for each in found.people.values() for who in each}
+        return found, listed and [each for each in listed if each["user"] in people]
+
+    found, tokens = client.call(target, work)
+    out.result(found.to_dict() | {"tokens": tokens or []}, names=[found.name])
+    spec, status = found.queue.spec, found.queue.status
+    out.say(f"team/{name}: weight {spec.weight}{f', below {spec.parent}' if spec.parent else ''}")
+    for word, held in (("guarantee", spec.guarantee), ("limit", spec.limit), ("used", status.used),
+                       ("borrowed", status.borrowed), ("lent", status.lent)):  # fmt: skip
+        out.say(f"  {word:10} {amounts.told(held)}")
+    out.say(f"  {status.running} run, {status.pending} wait")
+    if not found.readable:
+        out.hint("Who is in it is for its admins to see.")
+        return
+    for role, who in found.people.items():
+        out.say(f"  {role + 's':10} {', '.join(who) or '-'}")
+    for each in tokens or ():
+        out.say(f"  token {each['id']} of {each['user']}, {issuing.validity(each)}")
+
+
+@base.command(
+    examples=("windlass team delete support", "windlass team delete support --stop-runs -y")
+)
+@_name
+@click.option("--stop-runs", is_flag=True, help="Stop the runs that have not ended.")
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@base.target_options
+def delete(
+    out: Output, name: str, stop_runs: bool, dry_run: bool, yes: bool, target: base.Target
+) -> None:
+    """Delete a TEAM with everything in its namespace. Refused while runs live, unless told."""
+
+    async def look(session: client.Session) -> teams.Ending:
+        from windlass.sdk import teams
+
+        return await teams.AsyncTeams(session.store).ending(name)
+
+    async def work(session: client.Session) -> teams.Ending:
+        from windlass.sdk import teams
+
+        return await teams.AsyncTeams(session.store).delete(name, stop_runs=stop_runs)
+
+    going = client.call(target, look)
+    refused = bool(going.children or (going.runs and not stop_runs))
+    if not refused:
+        for line in _going(name, going):
+            out.say(line)
+    if dry_run and not refused:
+        out.result(_ended(name, going, done=False), names=[f"team/{name}"])
+        return
+    if not refused and not yes and out.human:
+        out.confirm(f"Delete team {name}?", "--yes")
+    with out.progress(f"team/{name} is being deleted"):
+        gone = client.call(target, work)
+    out.say(f"team/{name} deleted")
+    out.result(_ended(name, gone, done=True), names=[f"team/{name}"])
+
+
+def _ensure(
+    out: Output, name: str, target: base.Target, flags: dict[str, Any], *, existing: bool = False
+) -> None:
+    spec = amounts.spec(flags)
+    people = {"admin": flags["admins"], "member": flags["members"], "viewer": flags["viewers"]}
+    quota = amounts.pairs("quota", flags["quota"]) or {}
+    issuing.check_ttl(flags["ttl"])
+
+    async def work(session: client.Session) -> tuple[list[teams.Step], list[dict[str, Any]]]:
+        from windlass.sdk import teams
+
+        wanted = teams.Wanted(spec, people, flags.get("remove", ()), quota)  # type: ignore[arg-type]
+        steps = await teams.AsyncTeams(session.store).ensure(name, wanted, must_exist=existing)
+        users = teams.users_of(wanted.people) if flags["tokens"] else []
+        return steps, await issuing.ensure(session, users, name, flags["ttl"], flags["write"])
+
+    steps, issued = client.call(target, work)
+    for step in steps:
+        out.say(f"{step.what} {step.action}{f' ({step.note})' if step.note else ''}")
+    issuing.show(out, issued)
+    changed = any(s.action != "unchanged" for s in steps) or any("token" in i for i in issued)
+    if not changed:
+        out.say(f"team/{name} is as it should be; nothing was changed.")
+    out.result(
+        {
+            "team": name,
+            "changed": changed,
+            "steps": [{"object": s.what, "action": s.action, "note": s.note} for s in steps],
+            "tokens": issued,
+        },
+        names=[f"team/{name}"],
+    )
+
+
+def _people(each: teams.Team) -> str:
+    if not each.readable:
+        return "?"
+    counts = [f"{len(who)} {role}s" for role, who in each.people.items() if who]
+    return ", ".join(counts) or "nobody"
+
+
+def _going(name: str, going: teams.Ending) -> list[str]:
+    lines = [f"namespace/{name} with {going.records} records of runs, {going.secrets} secrets"]
+    if going.runs:
+        lines.append(f"{len(going.runs)} runs that have not ended: {', '.join(going.runs[:8])}")
+    lines.append(f"queue/{name}")
+    lines += [f"token {each['id']} of {each['user']}" for each in going.tokens]
+    return [f"goes: {line}" for line in lines]
+
+
+def _ended(name: str, going: teams.Ending, *, done: bool) -> dict[str, Any]:
+    return {
+        "team": name, "deleted": done, "runs": going.runs, "records": going.records,
+        "secrets": going.secrets, "tokens": [each["id"] for each in going.tokens],
+    }  # fmt: skip
+
+
+team.add_command(create, "create")
+team.add_command(list_teams, "list")
+team.add_command(get, "get")
+team.add_command(change, "set")
+team.add_command(delete, "delete")

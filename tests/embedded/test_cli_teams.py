@@ -1,0 +1,124 @@
+"""Teams through the command line on a real engine: made in one step, again without effect, gone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import windlass
+from tests.embedded.test_cli_runs import SMALL, Engine, until
+from windlass.cli import exits
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    made = Engine(tmp_path_factory.mktemp("teams") / "state")
+    made.ok("up", "--detach", "--no-kubectl-context")
+    try:
+        yield made
+    finally:
+        made("down", "--stop-runs")
+
+
+def test_a_team_is_made_in_one_step_and_again_nothing_changes(
+    engine: Engine, tmp_path: Path
+) -> None:
+    flags = ("--guarantee", "cpu=1", "--limit", "cpu=2", "--weight", "2", "--member", "alice",
+             "--viewer", "bob")  # fmt: skip
+    made = engine.ok("team", "create", "support", *flags, "--write", tmp_path, "--json").json
+    assert made["changed"] is True
+    assert {step["action"] for step in made["steps"]} == {"created"}
+    again = engine.ok("team", "create", "support", *flags, "--json").json
+    assert again["changed"] is False
+    assert {step["action"] for step in again["steps"]} == {"unchanged"}
+    assert not [each for each in again["tokens"] if "token" in each]
+    namespace = engine.ok("get", "namespace", "support", "--json").json
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "baseline"
+    spec = engine.ok("get", "queue", "support", "--json").json["spec"]
+    assert (spec["namespaces"], spec["guarantee"], spec["weight"]) == (["support"], {"cpu": "1"}, 2)
+
+    alice, bob = (("--kubeconfig", tmp_path / f"{who}.kubeconfig") for who in ("alice", "bob"))
+    ran = engine("run", *alice, "-n", "hers", *SMALL, "--", "echo", "it works")
+    assert (ran.code, ran.out) == (exits.OK, "it works\n")
+    assert engine.ok("logs", *bob, "hers").out == "it works\n"
+    assert engine("submit", *bob, "--", "true").code == exits.FORBIDDEN
+    assert engine("ps", *alice, "-N", "default").code == exits.FORBIDDEN
+    assert engine.ok("whoami", *alice, "--json").json["teams"] == {"support": "member"}
+    assert engine.ok("whoami", *bob, "--json").json["teams"] == {"support": "viewer"}
+    (own,) = engine.ok("token", "list", *alice, "--json").json
+    until(lambda: engine.ok("token", "list", *alice, "--json").json[0]["lastUsed"])
+    engine.ok("token", "revoke", own["id"], *alice)
+    assert engine("ps", *alice).code == exits.FORBIDDEN
+
+
+def test_people_come_and_go_and_the_queue_changes(engine: Engine) -> None:
+    engine.ok("team", "create", "vision", "--member", "carol", "--no-tokens")
+    engine.ok("team", "set", "vision", "--guarantee", "cpu=1", "--admin", "dan",
+              "--member", "group:ml", "--remove", "carol", "--no-tokens")  # fmt: skip
+    found = engine.ok("team", "get", "vision", "--json").json
+    assert (found["admins"], found["members"]) == (["dan"], ["group:ml"])
+    assert found["queue"]["spec"]["guarantee"] == {"cpu": "1"}
+    assert engine("team", "set", "nobody", "--weight", "2").code == exits.NOT_FOUND
+    assert "vision" in engine.ok("team", "list", "-q").out.splitlines()
+
+
+def test_a_team_with_live_runs_is_deleted_only_when_told_and_leaves_nothing(
+    engine: Engine,
+) -> None:
+    made = engine.ok("team", "create", "brief", "--member", "eve", "--json").json
+    (token,) = (each["token"] for each in made["tokens"])
+    assert token.startswith("wl_")
+    engine.ok("submit", "-N", "brief", "-n", "long", *SMALL, "--", "sleep", "600")
+    refused = engine("team", "delete", "brief", "--yes")
+    assert refused.code == exits.CONFLICT
+    assert "long" in refused.err
+    assert "--stop-runs" in refused.err
+    dry = engine.ok("team", "delete", "brief", "--stop-runs", "--dry-run", "--json").json
+    assert (dry["runs"], dry["deleted"], len(dry["tokens"])) == (["long"], False, 1)
+    engine.ok("team", "delete", "brief", "--stop-runs", "--yes")
+    assert engine("team", "get", "brief").code == exits.NOT_FOUND
+    assert engine("get", "namespace", "brief").code == exits.NOT_FOUND
+    assert engine("get", "queue", "brief").code == exits.NOT_FOUND
+    users = {each["user"] for each in engine.ok("token", "list", "--json").json}
+    assert "eve" not in users
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("team", "create", "Bad_Name"), exits.INVALID, "lower-case"),
+        (("team", "create", "windlass-system"), exits.INVALID, "another name"),
+        (("team", "create", "x", "--guarantee", "gpu"), exits.USAGE, "gpu=8"),
+        (("team", "create", "x", "--guarantee", "gpu=many"), exits.INVALID, "guarantee"),
+        (("team", "create", "x", "--member", "group:"), exits.INVALID, "group:NAME"),
+        (("team", "create", "x", "--ttl", "soon", "--member", "a"), exits.INVALID, "never"),
+        (("team", "create", "x", "--quota", "pods=3"), exits.INVALID, "--limit"),
+        (("token", "revoke"), exits.USAGE, "token list"),
+        (("token", "revoke", "0123456789ab"), exits.NOT_FOUND, ""),
+        (("token", "create", "ci", "--account"), exits.USAGE, "--account"),
+    ],
+)
+def test_bad_words_are_one_sentence_with_a_remedy(
+    engine: Engine, words: tuple[str, ...], code: int, told: str
+) -> None:
+    result = engine(*words)
+    assert result.code == code, result.err
+    assert told in result.err
+    assert "Traceback" not in result.err
+
+
+def test_the_sdk_has_teams_and_tokens(engine: Engine) -> None:
+    with windlass.Client(state=engine.state) as client:
+        steps = client.teams.create("coded", guarantee={"cpu": 1}, members=["fay"])
+        assert {step.action for step in steps} == {"created"}
+        again = client.teams.create("coded", guarantee={"cpu": 1}, members=["fay"])
+        assert {step.action for step in again} == {"unchanged"}
+        made = client.tokens.create("fay", ttl="1h")
+        assert client.teams.get("coded").people["member"] == ["fay"]
+        assert json.dumps(client.tokens.list())
+        client.tokens.revoke(made["id"])
+        client.teams.delete("coded")
+        assert "coded" not in [each.name for each in client.teams.list()]
