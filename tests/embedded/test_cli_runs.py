@@ -1,4 +1,4 @@
-"""What people do with jobs through the command line, on a real engine: Arena's A1-A11, A19."""
+"""What people do with jobs through the command line, on a real engine."""
 
 from __future__ import annotations
 

@@ -210,6 +210,7 @@ class _Pod:
                 termination_grace_period_seconds=duration.seconds(owner.spec.checkpoint.grace),
                 enable_service_links=False,
                 automount_service_account_token=False,
+                tolerations=_tolerations(owner.spec) or None,
                 init_containers=[self._prepare()] if _needs_preparation(owner.spec) else None,
                 containers=[self._main(overrides, rendered)],
                 volumes=[volume for volume, _ in self._volumes()] or None,
@@ -490,6 +491,17 @@ def _mount_source(mount: run.Mount) -> dict[str, Any]:
     if kind == "host":
         return {"hostPath": {"path": name}}
     return {"configMap": {"name": name}} if kind == "config" else {"secret": {"secretName": name}}
+
+
+def _tolerations(spec: run.RunSpec) -> list[kubernetes.Toleration]:
+    """The scheduler minds them itself; whoever evicts pods from nodes looks at the pod's own."""
+    nodes = spec.placement.nodes or run.NodeChoice()
+    return [
+        kubernetes.Toleration(
+            key=each.key, operator=each.operator, value=each.value, effect=each.effect
+        )
+        for each in nodes.tolerations or ()
+    ]
 
 
 def _security(given: run.SecurityContext) -> dict[str, Any]:

@@ -176,3 +176,10 @@ REFUSED = [
 def test_what_an_engine_cannot_do_is_refused_with_the_remedy(spec, engine, says):
     said = podrender.unsupported(build.a_run("a", **spec).spec, engine)
     assert (says in said) if says else said == ""
+
+
+def test_tolerations_go_along_for_those_who_evict_pods_from_nodes():
+    accepted = run.Toleration(key="spot", operator="Exists", effect="NoExecute")
+    made = pod(placement=run.Placement(nodes=run.NodeChoice(tolerations=[accepted])))
+    (told,) = made.spec.tolerations
+    assert (told.key, told.operator, told.effect) == ("spot", "Exists", "NoExecute")
