@@ -2,7 +2,8 @@
 platform had a hand in.
 
 `JOB` is the program of every run of `test_runs_survive`. It appends to the journal with O_APPEND,
-one write per line: `start`, `overlap` (it saw an earlier attempt of its run alive), `end`.
+one write per line: `start`, `overlap` (it saw an earlier attempt of its run alive), `taken` (its
+port was in use, or its own shared memory was not its own), `end`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import Any
 
 from windlass.agent import kept
 
+ENDED = ("Succeeded", "Failed", "Stopped")
 JOB = """
-import os, subprocess, sys, time
+import os, socket, subprocess, sys, time
 journal, seconds = sys.argv[1], float(sys.argv[2])
 code, lines = int(sys.argv[3]), int(sys.argv[4])
 own = [os.environ["WINDLASS_" + name] for name in ("RUN", "ATTEMPT", "ROLE", "INDEX")]
@@ -32,21 +34,33 @@ def started(pid):
 
 def note(word, *more):
     text = " ".join([word, *own, str(os.getpid()), started(os.getpid()), *more])
-    handle = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    handle = os.open(journal, os.O_WRONLY | os.O_APPEND)
     os.write(handle, (text + "\\n").encode())
     os.close(handle)
 
 def earlier():
-    try:
-        with open(journal) as file:
-            return [line.split() for line in file]
-    except OSError:
-        return []
+    with open(journal) as file:
+        return [line.split() for line in file]
 
 for word, other, its, _, _, pid, since, *_ in earlier():
     if word == "start" and other == run and int(its) < int(attempt) and started(pid) == since:
         note("overlap", its, pid)
 note("start")
+if os.environ.get("RANK") == "0" and "MASTER_PORT" in os.environ:
+    meeting = socket.socket()
+    meeting.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        meeting.bind((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])))
+        meeting.listen()
+    except OSError as problem:
+        note("taken", os.environ["MASTER_PORT"], problem.strerror)
+shm = os.statvfs("/dev/shm")
+private = shm.f_blocks * shm.f_frsize <= 4 << 20  # where mounts are permitted
+if os.environ.get("OWN_SHM") and private:
+    if os.listdir("/dev/shm"):
+        note("taken", "/dev/shm", "has what somebody else left there")
+    with open("/dev/shm/mine", "w") as file:
+        file.write(run)
 subprocess.Popen(["sleep", "1000"], stdin=subprocess.DEVNULL)  # left behind: must go with us
 deadline = time.monotonic() + seconds
 for number in range(lines):
@@ -71,21 +85,35 @@ class Order:
     lines: int
     limit: int
     causes: tuple[str, ...]
+    namespace: str = "default"
+    framework: str = "process"
+    shm: bool = False
+    """It wants shared memory of its own."""
+    sent: bool = False
+    """Its program comes with it, as code; else it lies on the machine."""
 
-    def spec(self, job: Path, journal: Path, python: str, mark: str) -> dict[str, Any]:
+    def spec(self, place: Path, python: str, mark: str, digest: str) -> dict[str, Any]:
+        """`place` has the program and the journal; `digest` names the program as code."""
+        program = "job.py" if self.sent else str(place / "job.py")
+        role = {
+            "name": "worker",
+            "replicas": self.workers,
+            "command": [
+                python, "-I", "-S", program, str(place / "journal"), f"{self.seconds:.2f}",
+                str(self.code), str(self.lines),
+            ],
+            "env": {"WINDLASS_TEST_MARK": mark, **({"OWN_SHM": "1"} if self.shm else {})},
+            "resources": {
+                "cpu": "20m", "memory": "48Mi", **({"shm": "4Mi"} if self.shm else {})
+            },
+        }  # fmt: skip
         return {
             "retries": {"limit": self.limit, "causes": list(self.causes)},
             "checkpoint": {"grace": "2s"},
-            "role": {
-                "replicas": self.workers,
-                "command": [
-                    python, "-I", "-S", str(job), str(journal), f"{self.seconds:.2f}",
-                    str(self.code), str(self.lines),
-                ],
-                "env": {"WINDLASS_TEST_MARK": mark},
-                "resources": {"cpu": "20m", "memory": "16Mi"},
-            },
-        }  # fmt: skip
+            "framework": self.framework,
+            "roles": [role],
+            **({"code": {"digest": digest}} if self.sent else {}),
+        }
 
 
 @dataclasses.dataclass(slots=True)
@@ -103,27 +131,28 @@ class Account:
     attempts: dict[int, dict[tuple[str, int], list[Member]]] = dataclasses.field(
         default_factory=lambda: collections.defaultdict(lambda: collections.defaultdict(list))
     )
-    overlaps: list[str] = dataclasses.field(default_factory=list)
+    complaints: list[str] = dataclasses.field(default_factory=list)
 
 
 def read(journal: Path) -> dict[str, Account]:
     accounts: dict[str, Account] = collections.defaultdict(Account)
-    for line in journal.read_text().splitlines() if journal.exists() else ():
+    for line in journal.read_text().splitlines():
         word, name, attempt, role, index, pid, _, *more = line.split()
         account = accounts[name]
         starts = account.attempts[int(attempt)][role, int(index)]
         if word == "start":
             starts.append(Member(int(pid)))
-        elif word == "overlap":
-            account.overlaps.append(line)
+        elif word in ("overlap", "taken"):
+            account.complaints.append(line)
         else:
             next(each for each in starts if each.pid == int(pid)).code = int(more[0])
     return accounts
 
 
 def problems(order: Order, status: dict[str, Any], account: Account, hits: list[str]) -> list[str]:
-    """What must not have happened to a run. `hits`: the shims and workers of it that we killed."""
-    found = list(account.overlaps)
+    """What must not have happened to a run. `hits`: what we did to it: the shims and workers that
+    were killed, and whether its user stopped it."""
+    found = list(account.complaints)
     phase, attempts = status.get("phase"), account.attempts
     for attempt, members in attempts.items():
         found += [
@@ -131,15 +160,19 @@ def problems(order: Order, status: dict[str, Any], account: Account, hits: list[
             for (role, index), starts in members.items()
             if len(starts) > 1
         ]
+    # Somebody else on this machine may have had its port: the node refused it, nothing started.
+    free = sum(step.get("reason") == "NodeRefused" for step in status.get("history") or ())
     if len(attempts) > 1 + order.limit:
         found.append(f"{len(attempts)} attempts; its policy allows {1 + order.limit}")
-    if status.get("attempt", 0) > order.limit:
+    if status.get("attempt", 0) > order.limit + free:
         found.append(f"status.attempt is {status['attempt']}; its policy allows {order.limit}")
     needless = 0 if "Failed" in order.causes and order.code else len(attempts) - 1 - len(hits)
     if needless > 0:
         found.append(f"{len(attempts)} attempts for {len(hits)} kills: {hits}")
-    if phase not in ("Succeeded", "Failed"):
+    if phase not in ENDED:
         found.append(f"it has not ended: {status}")
+    if phase == "Stopped" and "stop" not in hits:
+        found.append("it was stopped, and nobody asked for that")
     last = attempts[max(attempts)] if attempts else {}
     codes = [starts[-1].code for starts in last.values()]
     if phase == "Succeeded" and (len(last) != order.workers or any(codes)):

@@ -12,40 +12,63 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import time
 import uuid
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.embedded.test_skeleton import PODS, RUNS, Engine, until
+import windlass
+from tests.embedded.test_skeleton import Engine, until
 from tests.faults import survivors
 from tests.faults.seeds import SOAK, campaign_seed
-from tests.faults.survivors import Order
+from tests.faults.survivors import ENDED, Order
 
 ROUNDS, PER_ROUND = (100, 3) if SOAK else (8, 3)
 END_SECONDS = 600.0
 MOST_AT_ONCE = 12
 LULL_SECONDS = 10.0
-ENDED = ("Succeeded", "Failed")
-FAULTS = ("server", "agent", "shim", "shim", "worker", "worker")
+FAULTS = ("server", "agent", "shim", "shim", "worker", "worker", "stop")
+TEAMS = ("default", "vision")
+"""As root, jobs of the second run under a user id of their own."""
+ALL_RUNS = "/apis/windlass.dev/v1alpha1/runs"
+ALL_PODS = "/api/v1/pods"
+PLATFORM = "/apis/platform.windlass.dev/v1alpha1"
+Member = tuple[str, int, str, int]
+"""Run, attempt, role, index."""
 
 
 class Campaign:
     """Runs and kills, in an order that the seed decides."""
 
-    def __init__(self, engine: Engine, seed: int) -> None:
+    def __init__(self, engine: Engine, seed: int, place: Path) -> None:
+        """`place` is a folder that jobs of all teams can come to."""
         self.engine = engine
         self.rng = random.Random(seed)
         self.mark = uuid.uuid4().hex
-        self.journal = engine.here / "journal"
-        self.job = engine.here / "job.py"
-        self.job.write_text(survivors.JOB)
+        self.place = place
+        self.journal = place / "journal"
+        self.journal.touch()
+        self.journal.chmod(0o666)
+        (place / "job.py").write_text(survivors.JOB)
+        self.digest = ""
         self.orders: dict[str, Order] = {}
         self.hits: dict[str, list[str]] = defaultdict(list)
         self.uids: set[str] = set()
+
+    def prepare(self) -> None:
+        for team in TEAMS[1:]:
+            made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": team}}
+            self.engine.write("POST", "/api/v1/namespaces", made)
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "job.py").write_text(survivors.JOB)
+            for team in TEAMS:
+                with windlass.Client(state=self.engine.server.state, namespace=team) as client:
+                    self.digest = client.upload(folder)
 
     def run(self) -> None:
         for number in range(ROUNDS):
@@ -55,7 +78,7 @@ class Campaign:
                 time.sleep(self.rng.uniform(0, 0.15))
             time.sleep(self.rng.uniform(0, 0.7))
             fault = self.rng.choice(FAULTS)
-            self.uids |= {pod["metadata"]["uid"] for pod in self.engine.get(PODS)["items"]}
+            self.uids |= {pod["metadata"]["uid"] for pod in self.engine.get(ALL_PODS)["items"]}
             print(f"round {number}: {fault}", *self._strike(fault), flush=True)
 
     def _strike(self, fault: str) -> tuple[Any, ...]:
@@ -68,7 +91,7 @@ class Campaign:
             time.sleep(0.02)
 
     def _waiting(self) -> int:
-        runs = self.engine.get(RUNS)["items"]
+        runs = self.engine.get(ALL_RUNS)["items"]
         return sum((run.get("status") or {}).get("phase") not in ENDED for run in runs)
 
     def _order(self) -> Order:
@@ -81,14 +104,19 @@ class Campaign:
             lines=rng.choice((0, 1, 5, 40)),
             limit=rng.choice((0, 1, 3)),
             causes=rng.choice((("NodeLost",), ("NodeLost", "Preempted"), ("NodeLost", "Failed"))),
+            namespace=rng.choice(TEAMS),
+            framework=rng.choice(("process", "process", "torch")),
+            shm=rng.random() < 0.25,
+            sent=rng.random() < 0.2,
         )
 
     def _submit(self, order: Order) -> None:
-        spec = order.spec(self.job, self.journal, sys.executable, self.mark)
-        self.engine.submit(order.name, "", **spec)
+        spec = order.spec(self.place, sys.executable, self.mark, self.digest)
+        made = {"apiVersion": "windlass.dev/v1alpha1", "kind": "Run", "spec": spec}
+        self.engine.write("POST", _runs(order), made | {"metadata": {"name": order.name}})
         self.orders[order.name] = order
 
-    # --- the kills; each returns whom it hit
+    # --- what happens to them; each returns whom it hit
 
     def _kill_server(self) -> tuple[()]:
         self.engine.server.restart(hard=True)
@@ -121,6 +149,22 @@ class Campaign:
         ]
         return self._kill("worker", alive)
 
+    def _kill_stop(self) -> tuple[Any, ...]:
+        """Its user has had enough of one that is not over yet."""
+        runs = self.engine.get(ALL_RUNS)["items"]
+        alive = [
+            run["metadata"]["name"]
+            for run in runs
+            if (run.get("status") or {}).get("phase") not in (*ENDED, "Stopping")
+        ]
+        if not alive:
+            return ()
+        name = self.rng.choice(sorted(alive))
+        self.hits[name].append("stop")
+        path = f"{_runs(self.orders[name])}/{name}"
+        self.engine.write("PATCH", path, {"spec": {"stop": True}})
+        return (name,)
+
     def _kill(self, what: str, choices: list[tuple[str, int]]) -> tuple[Any, ...]:
         if not choices:
             return ()
@@ -137,7 +181,7 @@ class Campaign:
     def wait(self) -> dict[str, dict[str, Any]]:
         deadline = time.monotonic() + END_SECONDS
         while True:
-            runs = {each["metadata"]["name"]: each for each in self.engine.get(RUNS)["items"]}
+            runs = {each["metadata"]["name"]: each for each in self.engine.get(ALL_RUNS)["items"]}
             statuses = {name: runs[name].get("status") or {} for name in self.orders}
             late = [n for n, s in statuses.items() if s.get("phase") not in ENDED]
             if not late or time.monotonic() > deadline:
@@ -146,38 +190,61 @@ class Campaign:
 
     def problems(self, statuses: dict[str, dict[str, Any]]) -> list[str]:
         accounts = survivors.read(self.journal)
-        return [
-            problem
-            for name, order in self.orders.items()
-            for problem in survivors.problems(
-                order, statuses[name], accounts[name], self.hits[name]
-            )
-        ] + self._torn_logs(accounts)
+        found = []
+        for name, order in self.orders.items():
+            wrong = survivors.problems(order, statuses[name], accounts[name], self.hits[name])
+            if wrong:
+                said = {whose: self.engine.text(path) for whose, path in self._logs(name)}
+                found += [*wrong, f"{name}: {order}", f"{name}: its logs: {said}"]
+        return found + self._torn_logs(accounts)
 
     def _torn_logs(self, accounts: dict[str, survivors.Account]) -> list[str]:
-        """Members that came to their end have said all they had to say, in order."""
+        """Members that came to their end have said all they had to say, in order; whether their
+        pods are still there or not."""
         found = []
-        for pod in self.engine.get(PODS)["items"]:
-            labels = pod["metadata"]["labels"]
-            name, attempt, role, index = (
-                labels[f"windlass.dev/{key}"] for key in ("run", "attempt", "role", "index")
-            )
-            starts = accounts[name].attempts[int(attempt)][role, int(index)]
-            if not starts or starts[-1].code is None or _lost_its_shim(pod):
-                # It did not come to its end; or whoever was to write its last words was killed.
+        logs = {whose: path for name in self.orders for whose, path in self._logs(name)}
+        ended = [
+            (name, attempt, role, index)
+            for name, account in accounts.items()
+            for attempt, members in account.attempts.items()
+            for (role, index), starts in members.items()
+            if starts and starts[-1].code is not None
+        ]
+        for name, attempt, role, index in ended:
+            path = logs.get((name, attempt, role, index))
+            if path is None:
+                if "shim" not in self.hits[name]:
+                    found.append(f"no log of {name} attempt {attempt} {role} {index}")
                 continue
             who = f"of {name} attempt {attempt} {role} {index}"
             wanted = [f"line {n} {who}" for n in range(self.orders[name].lines)]
             wanted.append(f"last line {who}")
-            log = self.engine.text(f"{PODS}/{pod['metadata']['name']}/log").splitlines()
+            log = self.engine.text(path).splitlines()
             if log != wanted:
                 found.append(f"the log {who} has {len(log)} lines of {len(wanted)}: {log[-2:]}")
         return found
 
+    def _logs(self, name: str) -> Iterator[tuple[Member, str]]:
+        """A run's logs that must be whole: whose they are, where they can be read. Not those whose
+        shim, which was to write their last words, was killed."""
+        space = f"namespaces/{self.orders[name].namespace}"
+        pods = f"/api/v1/{space}/pods"
+        for pod in self.engine.get(f"{pods}?labelSelector=windlass.dev/run={name}")["items"]:
+            labels = pod["metadata"]["labels"]
+            attempt, role, index = (
+                labels[f"windlass.dev/{key}"] for key in ("attempt", "role", "index")
+            )
+            if not _lost_its_shim(pod):
+                path = f"{pods}/{pod['metadata']['name']}/log"
+                yield (name, int(attempt), role, int(index)), path
+        kept = f"{PLATFORM}/{space}/runs/{name}/logs"
+        for entry in self.engine.get(kept)["items"] if "shim" not in self.hits[name] else ():
+            yield (name, entry["attempt"], entry["role"], entry["index"]), f"{kept}/{entry['name']}"
+
     def clear(self) -> None:
-        for name in self.orders:
-            self.engine.write("DELETE", f"{RUNS}/{name}")
-        until(lambda: not self.engine.get(PODS)["items"], "all pods are gone")
+        for name, order in self.orders.items():
+            self.engine.write("DELETE", f"{_runs(order)}/{name}")
+        until(lambda: not self.engine.get(ALL_PODS)["items"], "all pods are gone")
         folder = self.engine.server.state / "agent" / "pods"
         until(lambda: not list(folder.iterdir()), "all folders of pods are gone")
 
@@ -187,17 +254,24 @@ class Campaign:
 def test_every_run_ends_as_it_should_whoever_is_killed(tmp_path: Path) -> None:
     seed = campaign_seed()
     engine = Engine(tmp_path)
-    campaign = Campaign(engine, seed)
     try:
-        engine.start()
-        campaign.run()
-        found = campaign.problems(campaign.wait())
-        campaign.clear()
-        until(lambda: not survivors.processes(campaign.mark), "no process of a job is left")
+        with tempfile.TemporaryDirectory() as place:
+            Path(place).chmod(0o755)
+            campaign = Campaign(engine, seed, Path(place))
+            engine.start()
+            campaign.prepare()
+            campaign.run()
+            found = campaign.problems(campaign.wait())
+            campaign.clear()
+            until(lambda: not survivors.processes(campaign.mark), "no process of a job is left")
     finally:
         engine.stop()
     found += survivors.left_behind(engine.server.state, campaign.uids)
     assert not found, f"WINDLASS_SEED={seed}\n" + "\n".join(found[:40])
+
+
+def _runs(order: Order) -> str:
+    return f"/apis/windlass.dev/v1alpha1/namespaces/{order.namespace}/runs"
 
 
 def _lost_its_shim(pod: dict[str, Any]) -> bool:
