@@ -219,17 +219,17 @@ class Lead:
 
 
 class Follower:
-    """Waits for the lead; ends when it says so. A signal does not end it: the lead's command has
-    until the end of the grace, and needs its workers for that."""
+    """Waits for the lead; ends when it says so. A signal does not end it while it has callers: the
+    lead's command has until the end of the grace, and needs its workers for that."""
 
     def __init__(self, port: int, secret: bytes) -> None:
         self._port = port
         self._secret = secret
 
     def run(self) -> int:
-        for number in _SIGNALS:
-            signal.signal(number, lambda *_: None)
         listener = Listener(self._port, self._secret).start()
+        for number in _SIGNALS:
+            signal.signal(number, lambda number, _frame: listener.end_when_alone(128 + number))
         code = listener.told_to_end()
         listener.stop()
         return code
@@ -243,6 +243,8 @@ class Listener:
         self._socket = socket.create_server(("", port), backlog=128)
         self._end = threading.Event()
         self._code = 0
+        self._callers = 0
+        self._code_alone: int | None = None
         self._lock = threading.Lock()
         self._children: list[subprocess.Popen[bytes]] = []
 
@@ -254,6 +256,11 @@ class Listener:
         while not self._end.wait(3600):
             continue
         return self._code
+
+    def end_when_alone(self, code: int) -> None:
+        """Ends as soon as nobody is connected. Safe in a signal handler: it takes no lock."""
+        self._code_alone = code
+        threading.Thread(target=self._end_if_alone, daemon=True).start()
 
     def stop(self) -> None:
         self._socket.close()
@@ -273,11 +280,22 @@ class Listener:
             link.settimeout(10.0)
             prove(link, self._secret, b"listener", b"caller")
             link.settimeout(None)
-            kind, body = receive(link)
-            if kind == b"x":
-                self._run(link, json.loads(body))
-            elif kind in (b"w", b"q"):
-                self._work(link, kind, body)
+            with self._lock:
+                self._callers += 1
+            try:
+                kind, body = receive(link)
+                if kind == b"x":
+                    self._run(link, json.loads(body))
+                elif kind in (b"w", b"q"):
+                    self._work(link, kind, body)
+            finally:
+                with self._lock:
+                    self._callers -= 1
+                self._end_if_alone()
+
+    def _end_if_alone(self) -> None:
+        if self._code_alone is not None and not self._callers:
+            self._finish(self._code_alone)
 
     def _work(self, link: socket.socket, kind: bytes, body: bytes) -> None:
         """The lead's own connection: one worker, until told to end or the lead is gone."""

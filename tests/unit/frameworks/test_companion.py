@@ -149,6 +149,20 @@ def test_the_signal_reaches_the_command_and_followers_wait_for_the_lead(cluster)
     assert output(follower)[0] == 0
 
 
+def test_a_follower_that_nobody_needs_any_more_ends_with_the_signal(cluster):
+    """Or a run whose lead failed at its start would wait for the whole grace."""
+    follower = cluster.start("follow", 1)
+    ready = cluster.folder / "ready"
+    script = f"touch {ready}; exec sleep 1000"
+    lead = cluster.start("lead", 0, {"command": ["sh", "-c", script]})
+    while not ready.exists():
+        time.sleep(0.02)
+    follower.send_signal(signal.SIGTERM)
+    assert follower.poll() is None
+    lead.kill()
+    assert output(follower)[0] == 128 + signal.SIGTERM
+
+
 def test_who_does_not_know_the_secret_is_turned_away(cluster):
     follower = cluster.start("follow", 1)
     port = cluster.members[1]["port"]
