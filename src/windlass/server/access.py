@@ -12,11 +12,12 @@ import logging
 
 import msgspec
 
-from windlass.kinds import kubernetes, run
+from windlass.kinds import kubernetes
 from windlass.server import podtokens, roles
 from windlass.server.follow import Follower
 from windlass.server.identity import AUTHENTICATED, SYSTEM_NAMESPACE, Attributes, Identity
 from windlass.server.podtokens import PodTokens
+from windlass.server.rights import refusal
 from windlass.server.tokens import Tokens
 from windlass.store import errors
 from windlass.store.embedded.api import Api
@@ -72,7 +73,7 @@ class Access:
         return identity
 
     async def authorize(self, identity: Identity, wanted: Attributes) -> None:
-        """Returns if the caller may do it; Forbidden otherwise. A pod never may: see `blob`."""
+        """Returns if the caller may do it; Forbidden otherwise. Pods: see `podrights`."""
         if not roles.allows(identity, wanted, self.bindings):
             raise refusal(identity, wanted)
         node = identity.node
@@ -87,18 +88,6 @@ class Access:
             raise errors.Forbidden(
                 f'forbidden: User "{identity.user}" cannot get path "{path}"', details={}
             )
-
-    async def authorize_blob(
-        self, identity: Identity, namespace: str, digest: str, *, read: bool
-    ) -> None:
-        """Code is for those who may create runs where it lies; a pod may read its own run's."""
-        wanted = Attributes(
-            "create", run.Run.resource.group, run.Run.resource.plural, "", namespace
-        )
-        if identity.pod is None:
-            await self.authorize(identity, wanted)
-        elif not read or not await self.pods.may_read_blob(identity.pod, namespace, digest):
-            raise refusal(identity, wanted)
 
     async def allowed(self, identity: Identity, wanted: Attributes) -> bool:
         """The answer to a SelfSubjectAccessReview."""
@@ -127,28 +116,6 @@ def acting_as(identity: Identity, user: str, groups: list[str]) -> Identity:
     if not identity.is_master or not user:
         raise refusal(identity, Attributes("impersonate", resource="users", name=user))
     return Identity(user, (*groups, AUTHENTICATED))
-
-
-def refusal(identity: Identity, wanted: Attributes, why: str = "") -> errors.Forbidden:
-    """Kubernetes' sentence for it, the same whether the object exists or not."""
-    resource = f"{wanted.resource}.{wanted.group}" if wanted.group else wanted.resource
-    subject = f'{resource} "{wanted.name}"' if wanted.name else resource
-    plain = f"{wanted.resource}/{wanted.subresource}" if wanted.subresource else wanted.resource
-    where = f'in the namespace "{wanted.namespace}"' if wanted.namespace else "at the cluster scope"
-    sentence = why or (
-        f'User "{identity.user}" cannot {wanted.verb} resource "{plain}" in API group '
-        f'"{wanted.group}" {where}'
-    )
-    return errors.Forbidden(
-        f"{subject} is forbidden: {sentence}",
-        details={
-            key: value
-            for key, value in (
-                ("name", wanted.name), ("group", wanted.group), ("kind", wanted.resource),
-            )
-            if value
-        },
-    )  # fmt: skip
 
 
 class _PodSpec(msgspec.Struct, rename="camel"):

@@ -13,8 +13,8 @@ import msgspec
 from windlass.control import engine, podrender
 from windlass.kinds import run
 from windlass.kinds.resources import Resource
-from windlass.server.access import refusal
 from windlass.server.identity import Attributes, Identity
+from windlass.server.rights import refusal
 from windlass.store import errors
 from windlass.store.embedded.api import Api
 

@@ -31,11 +31,11 @@ from aiohttp import web
 
 from windlass.kinds import cronrun, kubernetes, run
 from windlass.kinds.meta import Object
+from windlass.server.platformpaths import GROUP, VERSION
 from windlass.store import client, errors
 
 _log = logging.getLogger(__name__)
 
-GROUP, VERSION = "platform.windlass.dev", "v1alpha1"
 OFFSET, LENGTH = "Upload-Offset", "Upload-Length"
 """Headers as in resumable uploads elsewhere (tus): where the piece begins; size of the whole."""
 MOST_BYTES = 64 << 30

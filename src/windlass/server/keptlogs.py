@@ -9,7 +9,6 @@ For whoever may get pods/log in that namespace. `agent.kept` keeps them.
 from __future__ import annotations
 
 import dataclasses
-import urllib.parse
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
@@ -17,12 +16,11 @@ import msgspec
 from aiohttp import web
 
 from windlass.kinds.run import Run
-from windlass.server import nodes, platform
-from windlass.server.access import Access
+from windlass.server import nodes, platformpaths
 from windlass.server.identity import Attributes, Identity
+from windlass.server.rights import Rights
 from windlass.server.streams import Streams
-from windlass.store import errors
-from windlass.store.embedded.api import Api
+from windlass.store import client, errors
 
 _PATIENCE = 5.0
 
@@ -37,6 +35,11 @@ class Keeping(Protocol):
     ) -> AsyncIterator[bytes]: ...
 
 
+def keeping(gateway: Any) -> Keeping | None:
+    """The gateway, if it has kept logs."""
+    return gateway if hasattr(gateway, "kept_log") else None
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Question:
     namespace: str
@@ -46,9 +49,7 @@ class Question:
 
 def match(raw_path: str) -> Question | None:
     """The question that a path asks, if it is one of ours."""
-    if not raw_path.startswith(platform.ROOT + "/"):
-        return None
-    match [urllib.parse.unquote(part) for part in raw_path[len(platform.ROOT) + 1 :].split("/")]:
+    match platformpaths.parts(raw_path):
         case ["namespaces", namespace, "runs", name, "logs", *log] if len(log) < 2:
             return Question(namespace, name, *log)
     return None
@@ -57,22 +58,23 @@ def match(raw_path: str) -> Question | None:
 class KeptLogs:
     """Answers, with the caller's rights."""
 
-    def __init__(self, api: Api, access: Access, streams: Streams, gateway: Any) -> None:
-        self._api = api
-        self._access = access
+    def __init__(
+        self, store: client.Store, rights: Rights, streams: Streams, gateway: Keeping | None
+    ) -> None:
+        self._store = store
+        self._rights = rights
         self._streams = streams
-        self._gateway: Keeping | None = gateway if hasattr(gateway, "kept_log") else None
+        self._gateway = gateway
 
     async def answer(
         self, request: web.BaseRequest, identity: Identity, asked: Question
     ) -> web.StreamResponse:
         if request.method != "GET":
             raise errors.MethodNotAllowed("logs are read only")
-        await self._access.authorize(
+        await self._rights.authorize(
             identity, Attributes("get", "", "pods", "log", asked.namespace, "")
         )
-        data = await self._api.get(Run.resource, asked.namespace, asked.run)
-        uid = msgspec.json.decode(data)["metadata"]["uid"]
+        uid = (await self._store.get(Run, asked.run, asked.namespace)).uid
         if asked.log:
             if self._gateway is None:
                 raise errors.NotFound("no logs are kept here")
@@ -80,7 +82,7 @@ class KeptLogs:
             pieces = self._gateway.kept_log(asked.namespace, uid, asked.log, options)
             return await self._streams.serve(request, pieces, "text/plain", patience=_PATIENCE)
         found = [] if self._gateway is None else await self._gateway.kept(asked.namespace, uid)
-        version = f"{platform.GROUP}/{platform.VERSION}"
+        version = f"{platformpaths.GROUP}/{platformpaths.VERSION}"
         told = {"kind": "KeptLogs", "apiVersion": version, "items": found}
         return web.Response(
             body=msgspec.json.encode(told), headers={"Content-Type": "application/json"}

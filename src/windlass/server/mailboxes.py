@@ -36,6 +36,7 @@ from aiohttp import web
 
 from windlass.server import blobs
 from windlass.server.objects import json_response
+from windlass.server.platformpaths import GROUP, VERSION
 from windlass.store import errors
 
 MOST_BYTES = 256 << 20
@@ -48,7 +49,7 @@ UNUSED_SECONDS = 7 * 86400.0
 SWEEP_EVERY = 3600.0
 _PIECE = 1 << 20
 _PATH = re.compile(
-    rf"/apis/{re.escape(blobs.GROUP)}/{blobs.VERSION}/namespaces/([a-z0-9][-a-z0-9.]*)/mailboxes"
+    rf"/apis/{re.escape(GROUP)}/{VERSION}/namespaces/([a-z0-9][-a-z0-9.]*)/mailboxes"
     r"(?:/([0-9a-f]{24})(?:/(worker))?(?:/(events|take|calls|results)(?:/([a-z0-9-]{1,40}))?)?)?\Z"
 )
 

@@ -24,14 +24,13 @@ from pathlib import Path
 
 import msgspec
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 import windlass
 from windlass.agent import kept, machine, privileges
 from windlass.agent.gateway import AgentGateway
 from windlass.control import engine
 from windlass.kinds import hostpods
-from windlass.server import bootstrap, nodetokens, services, tls
+from windlass.server import bootstrap, handling, nodetokens, services, tls
 from windlass.server.app import App, make_app, stop_app
 from windlass.server.audit import AuditLog
 from windlass.store import errors
@@ -68,10 +67,7 @@ def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    # It logs a traceback for every malformed request line that a stranger sends; what fails inside
-    # our own handler is logged there.
-    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
-    logging.getLogger("aiohttp.server").addFilter(_not_the_senders_fault)
+    handling.quiet_about_strangers()
     try:
         options = parse(argv)
         with _folder_held(options.state):
@@ -80,12 +76,6 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{COMPLAINT}{problem}", file=sys.stderr)  # noqa: T201 (for people)
         return 1
     return 0
-
-
-def _not_the_senders_fault(record: logging.LogRecord) -> bool:
-    """Broken HTTP is answered with 400; a traceback for each would let anyone fill the log."""
-    problem = record.exc_info[1] if record.exc_info else None
-    return not isinstance(problem, HttpProcessingError)
 
 
 def parse(argv: list[str] | None) -> Options:

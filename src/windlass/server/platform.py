@@ -10,8 +10,8 @@ and shows nobody the names of runs that he may not read. Blobs of the same group
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import urllib.parse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -20,18 +20,15 @@ from aiohttp import web
 
 from windlass.kinds import kubernetes, times, wire
 from windlass.kinds.run import Run
-from windlass.server import admission, bodies, queries
-from windlass.server.access import Access
+from windlass.server import admission, bodies, platformpaths, queries
 from windlass.server.identity import Attributes, Identity
-from windlass.store import errors
-from windlass.store.embedded.api import Api
-from windlass.store.embedded.client import EmbeddedStore
+from windlass.server.rights import Rights
+from windlass.store import client, errors
+from windlass.store.embedded import rules
 
 if TYPE_CHECKING:
     from windlass.control.explainer import Explainer, Waiting
 
-GROUP, VERSION = "platform.windlass.dev", "v1alpha1"
-ROOT = f"/apis/{GROUP}/{VERSION}"
 FIRST_WAITING, LAST_FINISHED, MOST = 50, 10, 1000
 
 
@@ -56,9 +53,7 @@ class Question:
 
 def match(raw_path: str) -> Question | None:
     """The question that a path asks, if it is one."""
-    if not raw_path.startswith(ROOT + "/"):
-        return None
-    match [urllib.parse.unquote(part) for part in raw_path[len(ROOT) + 1 :].split("/")]:
+    match platformpaths.parts(raw_path):
         case ["namespaces", namespace, "runs", name, "why"] if namespace and name:
             return Question("why", namespace, name)
         case ["namespaces", namespace, "ps" | "plan" as what] if namespace:
@@ -71,9 +66,9 @@ def match(raw_path: str) -> Question | None:
 class Platform:
     """Answers; what it needs for that is loaded with the first question."""
 
-    def __init__(self, api: Api, access: Access) -> None:
-        self._api = api
-        self._access = access
+    def __init__(self, store: client.Store, rights: Rights) -> None:
+        self._store = store
+        self._rights = rights
         self._explainer: Explainer | None = None
 
     async def stop(self) -> None:
@@ -85,9 +80,9 @@ class Platform:
     ) -> web.Response:
         if request.method != question.method:
             raise errors.MethodNotAllowed(f"{question.what} is asked with {question.method}")
-        await self._access.authorize(identity, question.right())
+        await self._rights.authorize(identity, question.right())
         if question.namespace:
-            await self._api.get(kubernetes.Namespace.resource, "", question.namespace)
+            await self._store.get(kubernetes.Namespace, question.namespace)
         if question.what == "why":
             told = await self._why(identity, question)
         elif question.what == "ps":
@@ -97,7 +92,11 @@ class Platform:
         kind = {"why": "Why", "ps": "RunPage", "plan": "Plan"}[question.what]
         if "sentences" in told:
             told["summary"] = " ".join(told["sentences"])
-        told = {"kind": kind, "apiVersion": f"{GROUP}/{VERSION}", **told}
+        told = {
+            "kind": kind,
+            "apiVersion": f"{platformpaths.GROUP}/{platformpaths.VERSION}",
+            **told,
+        }
         return web.Response(
             body=msgspec.json.encode(told), headers={"Content-Type": "application/json"}
         )
@@ -107,8 +106,7 @@ class Platform:
     async def _why(self, identity: Identity, question: Question) -> dict[str, Any]:
         from windlass.control import story
 
-        data = await self._api.get(Run.resource, question.namespace, question.name)
-        run = wire.decode(Run, data)
+        run = await self._store.get(Run, question.name, question.namespace)
         explainer = await self._ready()
         told: dict[str, Any] = {
             "run": run.name,
@@ -151,24 +149,36 @@ class Platform:
         self, request: web.BaseRequest, identity: Identity, question: Question
     ) -> dict[str, Any]:
         body = await bodies.read_object(request)
-        options = queries.writing({"dryRun": "All", "fieldValidation": "Strict"}, identity.user)
         admission.admit_create(identity, Run.resource, body)
-        data = await self._api.create(Run.resource, question.namespace, body, options)
+        drafted = await self._draft(question.namespace, body)
         explainer = await self._ready()
-        found = await explainer.plan(wire.decode(Run, data))
+        found = await explainer.plan(wire.from_dict(Run, drafted))
         told = await self._told(identity, found, explainer, planned=True)
-        value = msgspec.json.decode(data)
         for key in ("uid", "creationTimestamp", "resourceVersion", "generation"):
-            value["metadata"].pop(key, None)
-        return {"object": value, **told}
+            drafted["metadata"].pop(key, None)
+        return {"object": drafted, **told}
 
     # --- parts
+
+    async def _draft(self, namespace: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The object as it would be created: checked and with its defaults. Nothing is written,
+        and the right to write is not needed."""
+        options = queries.writing({"dryRun": "All", "fieldValidation": "Strict"}, "")
+        checked = rules.checked_body(Run, body, namespace, options)
+        made: dict[str, Any] = rules.new_object(Run, checked, times.now().timestamp())
+        name = made["metadata"]["name"]
+        with contextlib.suppress(errors.NotFound):
+            await self._store.get(Run, name, namespace)
+            raise errors.AlreadyExists(
+                f'{Run.resource.plural}.{Run.resource.group} "{name}" already exists'
+            )
+        return made
 
     async def _ready(self) -> Explainer:
         if self._explainer is None:
             from windlass.control.explainer import Explainer
 
-            self._explainer = Explainer(EmbeddedStore(self._api))
+            self._explainer = Explainer(self._store)
         await self._explainer.ready()
         return self._explainer
 
@@ -189,7 +199,7 @@ class Platform:
         found = set()
         for namespace in namespaces:
             wanted = Attributes("get", Run.resource.group, Run.resource.plural, "", namespace, "-")
-            if await self._access.allowed(identity, wanted):
+            if await self._rights.allowed(identity, wanted):
                 found.add(namespace)
         return found
 

@@ -1,4 +1,4 @@
-"""Tokens of pods: a pod may fetch the code of its own run, and nothing else.
+"""Tokens of pods on the embedded engine; what they open is in `podrights`.
 
 Issued through TokenRequest (`serviceaccounts/NAME/token`, as the kubelet does), for the audience
 `windlass`, bound to one pod, with an end. A token is signed, not stored: `wp_<claims>.<mac>`. It
@@ -21,16 +21,15 @@ from typing import Any
 
 import msgspec
 
-from windlass.kinds import kubernetes, run, times, wire
+from windlass.kinds import kubernetes, times
 from windlass.server.identity import AUTHENTICATED, Identity, PodRef
-from windlass.store import errors
-from windlass.store.embedded.api import Api
+from windlass.server.podrights import is_alive, live_pod
+from windlass.store import client, errors
 
 AUDIENCE = "windlass"
 PREFIX = "wp_"
 SHORTEST, LONGEST, USUAL = 600, 86400, 3600
 """Seconds that a token may last; Kubernetes' shortest, too."""
-_ENDED = ("Succeeded", "Failed")
 
 
 class Claims(msgspec.Struct, frozen=True):
@@ -44,8 +43,8 @@ class Claims(msgspec.Struct, frozen=True):
 class PodTokens:
     """Issues and reads them."""
 
-    def __init__(self, api: Api, key: bytes) -> None:
-        self._api = api
+    def __init__(self, store: client.Store, key: bytes) -> None:
+        self._store = store
         self._key = key
 
     async def issue(
@@ -61,7 +60,7 @@ class PodTokens:
         if not isinstance(bound, dict) or bound.get("kind") != "Pod" or not bound.get("name"):
             raise _invalid("spec.boundObjectRef", "must name a Pod: tokens are for pods only")
         pod = await self._pod(namespace, str(bound["name"]))
-        if pod is None or bound.get("uid") not in (None, "", pod.uid) or not _is_alive(pod):
+        if pod is None or bound.get("uid") not in (None, "", pod.uid) or not is_alive(pod):
             raise errors.NotFound(f'pods "{bound["name"]}" not found', details={"kind": "pods"})
         if identity.node and pod.spec.node_name != identity.node:
             raise errors.Forbidden(
@@ -95,8 +94,7 @@ class PodTokens:
         claims = self._read(token)
         if claims is None or time.time() >= claims.expires:
             return None
-        pod = await self._pod(claims.namespace, claims.pod)
-        if pod is None or pod.uid != claims.uid or not _is_alive(pod):
+        if await live_pod(self._store, claims.namespace, claims.pod, claims.uid) is None:
             return None
         everyone = f"system:serviceaccounts:{claims.namespace}"
         return Identity(
@@ -104,20 +102,6 @@ class PodTokens:
             ("system:serviceaccounts", everyone, AUTHENTICATED),
             PodRef(claims.namespace, claims.pod, claims.uid),
         )
-
-    async def may_read_blob(self, pod: PodRef, namespace: str, digest: str) -> bool:
-        """Only the code of the Run that owns the pod."""
-        if pod.namespace != namespace:
-            return False
-        found = await self._pod(pod.namespace, pod.name)
-        for owner in (found.metadata.owner_references or ()) if found else ():
-            if owner.kind == run.Run.resource.kind and owner.controller:
-                with contextlib.suppress(errors.NotFound):
-                    data = await self._api.get(run.Run.resource, namespace, owner.name)
-                    named = wire.decode(run.Run, data)
-                    code = named.spec.code
-                    return named.uid == owner.uid and code is not None and code.digest == digest
-        return False
 
     def _read(self, token: str) -> Claims | None:
         encoded, _, mac = token.removeprefix(PREFIX).partition(".")
@@ -132,10 +116,9 @@ class PodTokens:
 
     async def _pod(self, namespace: str, name: str) -> kubernetes.Pod | None:
         try:
-            data = await self._api.get(kubernetes.Pod.resource, namespace, name)
+            return await self._store.get(kubernetes.Pod, name, namespace)
         except errors.NotFound:
             return None
-        return wire.decode(kubernetes.Pod, data)
 
     def _mac(self, encoded: str) -> str:
         return _encode(hmac.digest(self._key, encoded.encode(), hashlib.sha256))
@@ -158,10 +141,6 @@ def ensure_key(path: Path) -> bytes:
         os.close(handle)
     fresh.replace(path)
     return key
-
-
-def _is_alive(pod: kubernetes.Pod) -> bool:
-    return pod.status.phase not in _ENDED
 
 
 def _lasts(spec: dict[str, Any]) -> int:

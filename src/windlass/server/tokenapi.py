@@ -18,10 +18,11 @@ from aiohttp import web
 
 from windlass.kinds import duration
 from windlass.server import bodies, tokens
-from windlass.server.access import Access, refusal
+from windlass.server.access import Access
 from windlass.server.identity import Attributes, Identity
 from windlass.server.objects import json_response
-from windlass.server.platform import GROUP, ROOT, VERSION
+from windlass.server.platformpaths import GROUP, ROOT, VERSION
+from windlass.server.rights import refusal
 from windlass.store import errors
 from windlass.store.embedded.api import Api
 

@@ -15,6 +15,7 @@ from windlass.kinds import kubernetes
 from windlass.server import bodies
 from windlass.server.access import Access
 from windlass.server.podtokens import PodTokens
+from windlass.store.embedded.client import EmbeddedStore
 
 PODS = "/api/v1/namespaces/default/pods"
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -465,7 +466,7 @@ BINDINGS = kubernetes.RoleBinding.resource.plural
 async def test_access_starts_with_what_is_stored(served: Served) -> None:
     """A second server on the same store knows tokens and bindings at once."""
     token = await member(served, "alice")
-    access = Access(served.api, PodTokens(served.api, b"key"))
+    access = Access(served.api, PodTokens(EmbeddedStore(served.api), b"key"))
     await access.start()
     try:
         identity = await access.authenticate(f"Bearer {token}")

@@ -14,6 +14,7 @@ from windlass.kinds import registry
 from windlass.server import blobs, podtokens
 from windlass.server.discovery import REVIEWS
 from windlass.server.identity import AUTHENTICATED, NODE_PREFIX, NODES
+from windlass.store.embedded.client import EmbeddedStore
 
 RUNS = "/apis/windlass.dev/v1alpha1/namespaces/default/runs"
 PODS = "/api/v1/namespaces/default/pods"
@@ -108,7 +109,7 @@ async def test_a_token_ends_with_its_time_its_pod_and_its_key(served: Served) ->
     meta = pod["metadata"]
     tokens = served.app._access.pods
     claims = podtokens.Claims("default", meta["name"], meta["uid"], "default", int(time.time()) - 1)
-    other_key = podtokens.PodTokens(served.api, b"x" * 32)
+    other_key = podtokens.PodTokens(EmbeddedStore(served.api), b"x" * 32)
     good = podtokens.Claims("default", meta["name"], meta["uid"], "default", int(time.time()) + 99)
     bad = [
         tokens.sign(claims),

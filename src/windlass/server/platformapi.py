@@ -1,0 +1,95 @@
+"""The whole platform API behind one door, the same on both engines.
+
+`app.App` (embedded) and `cluster.ClusterApp` own one each: they say who the caller is, this knows
+what may be asked. It reads objects through the store it is given and asks for the caller's rights
+of whoever keeps them; files (code, mailboxes, kept logs) lie in its folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from aiohttp import web
+
+from windlass.kinds import kubernetes
+from windlass.server import addresses, blobs, keptlogs, mailboxes, platform, platformpaths
+from windlass.server.handling import Seen
+from windlass.server.identity import Identity
+from windlass.server.podrights import PodRights
+from windlass.server.rights import Rights, creating_runs
+from windlass.server.streams import Streams
+from windlass.store import client
+
+
+class PlatformApi:
+    def __init__(
+        self,
+        store: client.Store,
+        rights: Rights,
+        folder: Path,
+        streams: Streams,
+        kept: keptlogs.Keeping | None,
+    ) -> None:
+        self._store = store
+        self._rights = rights
+        self._pods = PodRights(store, rights)
+        self._blobs = blobs.Blobs(folder / "blobs")
+        self._mailboxes = mailboxes.Mailboxes(folder / "mailboxes")
+        self._platform = platform.Platform(store, rights)
+        self._addresses = addresses.Addresses(store, rights, self._pods)
+        self._kept = keptlogs.KeptLogs(store, rights, streams, kept)
+
+    def background(self) -> list[asyncio.Task[None]]:
+        """What keeps the folders from growing for ever."""
+        return [
+            asyncio.create_task(self._mailboxes.sweep_regularly()),
+            asyncio.create_task(blobs.sweep_regularly(self._blobs, self._store)),
+        ]
+
+    async def stop(self) -> None:
+        """Lets everybody who waits for something go."""
+        await self._mailboxes.stop()
+        await self._addresses.stop()
+        await self._platform.stop()
+
+    async def answer_worker(self, request: web.BaseRequest, path: str) -> web.StreamResponse | None:
+        """What is opened by a mailbox's own token, and by no user's; None for all else."""
+        mailbox = mailboxes.match(path)
+        if mailbox is None or not mailbox.worker:
+            return None
+        return await self._mailboxes.answer_worker(request, mailbox)
+
+    async def answer(
+        self, request: web.BaseRequest, seen: Seen, identity: Identity, path: str
+    ) -> web.StreamResponse | None:
+        """The answer to a caller who is known; None if the path is none of ours."""
+        blob = blobs.match(path)
+        if blob is not None:
+            return await self._blob(request, seen, identity, blob)
+        mailbox = mailboxes.match(path)
+        if mailbox is not None:
+            await self._rights.authorize(identity, creating_runs(mailbox.namespace))
+            return await self._mailboxes.answer_owner(request, mailbox, identity.user)
+        question = platform.match(path)
+        if question is not None:
+            seen.asks("get", f"{question.what}.{platformpaths.GROUP}")
+            return await self._platform.answer(request, identity, question)
+        log = keptlogs.match(path)
+        if log is not None:
+            seen.asks("get", f"logs.{platformpaths.GROUP}")
+            return await self._kept.answer(request, identity, log)
+        book = addresses.match(path)
+        if book is not None:
+            seen.asks("get", f"addresses.{platformpaths.GROUP}")
+            return await self._addresses.answer(request, identity, book)
+        return None
+
+    async def _blob(
+        self, request: web.BaseRequest, seen: Seen, identity: Identity, blob: blobs.Target
+    ) -> web.StreamResponse:
+        seen.asks(request.method.lower(), f"blobs.{platformpaths.GROUP}")
+        read = request.method == "GET"
+        await self._pods.authorize_blob(identity, blob.namespace, blob.digest, read=read)
+        await self._store.get(kubernetes.Namespace, blob.namespace)
+        return await self._blobs.answer(request, blob)
