@@ -55,6 +55,8 @@ class Picture:
         self._changed_runs: set[str] = set()
         self._changed_pods: set[str] = set()
         self._homes: dict[str, str] = {}
+        self._parents: frozenset[str] = frozenset()
+        """Queues that have others below them."""
         self._covers: dict[str, object] = {}
         """Uid of a Run -> on what it depends which of its pods count by themselves."""
         self._told_nodes: dict[str, facts.Node] = {}
@@ -140,6 +142,25 @@ class Picture:
         """Runs that hold room and were told to give some back."""
         return [self._runs[uid] for uid in sorted(self._evicted) if uid in self._runs]
 
+    def is_drained(self, uid: str) -> bool:
+        """Whether the queue in which a Run holds room, or one above it, is being drained."""
+        fact = self._told.get(uid)
+        name = fact.unit.queue if isinstance(fact, facts.Running) else ""
+        seen: set[str] = set()
+        while name in self._queues and name not in seen:
+            seen.add(name)
+            if self._queues[name].spec.stop == "drain":
+                return True
+            name = self._queues[name].spec.parent or ""
+        return False
+
+    def drained(self) -> list[Run]:
+        """Preemptible Runs that hold room in queues that are being drained."""
+        if not any(each.spec.stop == "drain" for each in self._queues.values()):
+            return []
+        held = (self._runs.get(uid) for uid in self._told if self.is_drained(uid))
+        return [owner for owner in held if owner is not None and owner.spec.preemptible]
+
     def pods_of(self, owner: Run) -> list[MemberKey]:
         """The members of its attempt of today that have pods, in whatever state."""
         keys = (members.key_of(self._pods[uid]) for uid in self._pods_of.get(owner.uid, ()))
@@ -222,6 +243,7 @@ class Picture:
 
     def _queue_events(self) -> list[state.Event]:
         events: list[state.Event] = []
+        self._look_up()
         for name in sorted(self._changed_queues):
             each = self._queues.get(name)
             if each is None:
@@ -229,9 +251,12 @@ class Picture:
                     events.append(state.QueueGone(name))
                     self._changed_runs.update(self._running_in(name))
                 continue
-            fact, known = snapshots.read_queue(each), self._told_queues.get(name)
+            fact = snapshots.read_queue(each, is_parent=name in self._parents)
+            known = self._told_queues.get(name)
             if fact != known:
                 self._told_queues[name] = fact
+                if known is not None and known.namespaces != fact.namespaces:
+                    self._changed_runs.update(self._naming(name))
                 if known is None or known.min_runtime != fact.min_runtime:
                     self._changed_runs.update(self._running_in(name))
                 events.append(state.QueuePut(fact))
@@ -239,6 +264,16 @@ class Picture:
             self._move_in()
         self._changed_queues.clear()
         return events
+
+    def _look_up(self) -> None:
+        """Which queues have others below them; whose that changes for is looked at again."""
+        if self._changed_queues:
+            parents = frozenset(each.spec.parent or "" for each in self._queues.values())
+            self._changed_queues |= (parents ^ self._parents) & self._queues.keys()
+            self._parents = parents
+
+    def _naming(self, name: str) -> list[str]:
+        return [uid for uid, owner in self._runs.items() if owner.spec.queue == name]
 
     def _move_in(self) -> None:
         """Runs that name no queue follow the one that owns their namespace."""
@@ -319,7 +354,15 @@ class Picture:
             self._covers[uid] = cover
 
     def _queue_of(self, owner: Run) -> str:
-        return snapshots.queue_of(owner, self._homes)
+        """What it holds counts in its namespace's own queue if the one it names is not for it."""
+        name = snapshots.queue_of(owner, self._homes)
+        known = self._told_queues.get(name)
+        barred = known is not None and (
+            known.namespaces is not None and owner.namespace not in known.namespaces
+        )
+        if barred and snapshots.holds_assignment(owner):
+            return self._homes.get(owner.namespace, snapshots.DEFAULT_QUEUE)
+        return name
 
     def _tell_pod(self, uid: str, touched: set[str], units: dict[str, state.Event]) -> None:
         pod, key, fact = self._pods.get(uid), f"{_POD}{uid}", None

@@ -16,6 +16,8 @@ from windlass.kinds import duration, run, times
 
 Patch = dict[str, Any]
 BY_USER = "user"
+BY_QUEUE = "queue"
+"""Its queue is being drained."""
 
 
 # --- decisions ------------------------------------------------------------------------------------
@@ -63,6 +65,16 @@ def evict(owner: run.Run, eviction: facts.Eviction, now: datetime.datetime) -> P
     }
 
 
+def drain(owner: run.Run, now: datetime.datetime) -> Patch | None:
+    """Its queue is being drained: it gives back all it holds; None: it was told to go already."""
+    if owner.status.phase == "Queued":
+        return {"assignment": None}
+    eviction = owner.status.eviction
+    if owner.status.phase == "Stopping" or (eviction and eviction.keep_members is None):
+        return None
+    return {"eviction": _eviction(owner, BY_QUEUE, "its queue is being drained", None, now)}
+
+
 # --- what has become of earlier ones --------------------------------------------------------------
 
 
@@ -90,11 +102,13 @@ def settle(
     return _settle_size(owner, held, now)
 
 
-def withdraw(owner: run.Run, gainers: Iterable[str]) -> Patch | None:
-    """Takes an eviction back whose gainer has gone away or got other room, if that is still in
-    time."""
+def withdraw(owner: run.Run, gainers: Iterable[str], *, drained: bool = False) -> Patch | None:
+    """Takes an eviction back whose gainer has gone away or got other room, or whose queue is open
+    again, if that is still in time."""
     eviction = owner.status.eviction
     if eviction is None or eviction.by == BY_USER or eviction.by in gainers:
+        return None
+    if eviction.by == BY_QUEUE and drained:
         return None
     if owner.status.phase not in ("Starting", "Running") or is_taken(owner):
         return None

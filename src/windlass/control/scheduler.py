@@ -222,8 +222,13 @@ class Scheduler:
         gainers = await self._nominate(decision)
         evictions = [each for each in decision.evictions if each.gainer in gainers]
         await all_of(self._evict(each) for each in evictions)
+        for owner in self._picture.drained():
+            told = records.drain(owner, self._now())
+            if told is not None and not self._is_stale(owner.uid):
+                await self._patch(owner, told)
         for owner in self._picture.evicted():
-            patch = records.withdraw(owner, gainers)
+            drained = self._picture.is_drained(owner.uid)
+            patch = records.withdraw(owner, gainers, drained=drained)
             if patch is not None and not self._is_stale(owner.uid):
                 await self._patch(owner, patch)
         return [moment for moment in rested if moment is not None]

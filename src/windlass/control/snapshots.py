@@ -61,8 +61,10 @@ def is_open(node: kubernetes.Node) -> bool:
     )  # fmt: skip
 
 
-def read_queue(each: queue.Queue) -> facts.Queue:
+def read_queue(each: queue.Queue, *, is_parent: bool = False) -> facts.Queue:
+    """`is_parent`: other queues are below it; then it takes nobody's runs but those it names."""
     spec = each.spec
+    named = frozenset(spec.namespaces or ())
     return facts.Queue(
         name=each.name,
         parent=spec.parent or "",
@@ -75,7 +77,16 @@ def read_queue(each: queue.Queue) -> facts.Queue:
         reserve=spec.reserve,
         min_runtime=_seconds(spec.min_runtime) or 0.0,
         max_priority=spec.max_priority,
+        held=_paused(each),
+        namespaces=named if named or is_parent else None,
     )
+
+
+def _paused(each: queue.Queue) -> tuple[Reason, str] | None:
+    if each.spec.stop is None:
+        return None
+    word = "paused" if each.spec.stop == "hold" else "being drained"
+    return Reason.QUEUE_PAUSED, f"queue {each.name} is {word}: nothing new starts in it"
 
 
 def homes(queues: Iterable[queue.Queue]) -> dict[str, str]:

@@ -168,6 +168,7 @@ class Cycle:
         wanted = {wish.role.name: wish.count for wish in place.least_of(unit)}
         return (
             unit.held is None
+            and self._barred(unit) is None
             and Counter(seat.role for seat in nomination.seats) == wanted
             and all(self.scene.cluster.serves(roles[s.role], s) for s in nomination.seats)
         )
@@ -215,7 +216,7 @@ class Cycle:
             heapq.heappush(turns, (rank, name, self.memory.moves, unit))
 
     def _next(self, name: str, line: Iterator[Unit]) -> Unit | None:
-        if self.memory.hopeless and alike.is_over(self, name):
+        if self.memory.hopeless and name not in self.tree.held and alike.is_over(self, name):
             self.memory.rest.append(line)
             return None
         return next(line, None)
@@ -228,6 +229,10 @@ class Cycle:
         key = unit.key
         self.turn.append(key)
         if key in self.placements or key in self.nominations:
+            return
+        barred = self._barred(unit)
+        if barred is not None:
+            self.verdicts[key] = barred
             return
         known = alike.told(self, unit)
         if known is not None:
@@ -243,6 +248,16 @@ class Cycle:
         self.unresolved |= not verdict.resolved
         if promise is None and self.memory.moves == before:
             alike.remember(self, unit, verdict)
+
+    def _barred(self, unit: Unit) -> Verdict | None:
+        """What its queue has against it: said of nobody else, however alike."""
+        queue = self.tree.queues.get(unit.queue)
+        if queue is None:
+            return None
+        if queue.namespaces is not None and unit.namespace not in queue.namespaces:
+            return verdicts.not_yours(unit, queue)
+        held = self.tree.held.get(unit.queue)
+        return None if held is None else Verdict(unit.key, *held, queue=unit.queue)
 
     def _verdict(self, unit: Unit, promise: shadows.Held | None) -> Verdict | None:
         """Why it waits; None: it starts, or room is being freed for it."""

@@ -33,6 +33,7 @@ def _elastic(cycle: Cycle) -> list[Running]:
         running
         for key, running in ((key, cycle.running[key]) for key in may_grow)
         if running.unit.queue in cycle.tree.queues
+        and running.unit.queue not in cycle.tree.held
         and not running.leaving
         and not repair.missing_members(running)
         and key not in told_to_go

@@ -25,6 +25,8 @@ _NO_CHANGE_HELPS = (
     Reason.NO_SUCH_QUEUE,
     Reason.WAITING_TO_RETRY,
     Reason.SUSPENDED,
+    Reason.QUEUE_PAUSED,
+    Reason.QUEUE_NOT_YOURS,
     Reason.BUDGET_EXHAUSTED,
     Reason.WAITING_FOR_DATA,
     Reason.UNSUPPORTED,

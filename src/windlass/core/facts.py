@@ -338,6 +338,10 @@ class Queue:
     """Decayed past use of the dominant resource, for the fair order; 0: only now counts."""
     user_fair: bool = False
     """Users of the queue take turns by what they hold."""
+    held: tuple[Reason, str] | None = None
+    """Why nothing starts or grows in it or below it, whatever is free: a pause, a budget."""
+    namespaces: frozenset[str] | None = None
+    """Only units of these may use it; None: those of all."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 
 from windlass.core.facts import Amounts, Queue
+from windlass.kinds.reasons import Reason
 
 Sums = dict[str, int]
 SHARE_UNIT = 1_000_000
@@ -45,6 +46,8 @@ class Tree:
         self.broken = _broken(self.queues)
         """Queue -> why it cannot be used: a cycle, a parent that does not exist."""
         self._paths = {name: self._path_of(name) for name in self.queues}
+        self.held = {name: held for name in self.queues if (held := self._held(name))}
+        """Queue -> why nothing starts in it: its own reason, or one of a queue above it."""
         self.children: dict[str, list[str]] = {}
         for name in sorted(self.queues):
             self.children.setdefault(self.queues[name].parent, []).append(name)
@@ -235,6 +238,10 @@ class Tree:
         return largest
 
     # --- building
+
+    def _held(self, name: str) -> tuple[Reason, str] | None:
+        above = (self.queues[each].held for each in self._paths[name])
+        return next((held for held in above if held is not None), None)
 
     def _path_of(self, name: str) -> tuple[str, ...]:
         path: list[str] = []

@@ -195,6 +195,7 @@ def recall(cycle: Cycle) -> None:
             and unit.key not in cycle.placements
             and unit.key not in cycle.nominations
             and unit.queue in cycle.tree.queues
+            and unit.queue not in cycle.tree.held
             and not _has_terms(cycle, unit)
         ):
             held = _hold_again(cycle, unit, old)

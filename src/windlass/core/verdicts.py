@@ -17,7 +17,7 @@ import numpy as np
 
 from windlass.core import amounts, place
 from windlass.core.cluster import Cluster
-from windlass.core.facts import WHOLE, Constraint, Role, Unit, Verdict
+from windlass.core.facts import WHOLE, Constraint, Queue, Role, Unit, Verdict
 from windlass.core.place import Failure, Wish
 from windlass.core.queues import Shortage
 from windlass.kinds.reasons import Reason
@@ -51,6 +51,14 @@ def no_such_queue(unit: Unit, queues: Iterable[str]) -> Verdict:
     hint = f"did you mean {near[0]}?" if near else "have it created or name another one"
     message = f"queue {unit.queue} does not exist; {hint}"
     return Verdict(unit.key, Reason.NO_SUCH_QUEUE, message, queue=unit.queue)
+
+
+def not_yours(unit: Unit, queue: Queue) -> Verdict:
+    """A queue that is for others, or only for the queues below it."""
+    allowed = ", ".join(sorted(queue.namespaces or ())[:5])
+    whose = f"is for the namespaces {allowed}" if allowed else "takes no runs, only queues below it"
+    message = f"queue {queue.name} {whose}, not for {unit.namespace}; name another one"
+    return Verdict(unit.key, Reason.QUEUE_NOT_YOURS, message, queue=queue.name)
 
 
 def promised(verdict: Verdict, start: float) -> Verdict:

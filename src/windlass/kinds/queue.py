@@ -44,7 +44,8 @@ class QueueSpec(Struct):
     parent: fields.ObjectName | None = None
     """The queue above it. None: a root."""
     namespaces: Annotated[list[fields.DnsLabel], Meta(max_length=256)] | None = None
-    """Namespaces whose runs use this queue unless they name another one."""
+    """Namespaces whose runs use this queue unless they name another one. Nobody else's may; a queue
+    that names none takes everybody's, unless it has queues below it."""
     guarantee: Amounts | None = None
     """What it always gets back on demand, whoever borrowed it."""
     limit: Amounts | None = None
@@ -63,6 +64,9 @@ class QueueSpec(Struct):
     """A run is not preempted earlier than this after it started."""
     max_priority: fields.Priority | None = None
     """Caps the priority of its runs."""
+    stop: Literal["hold", "drain"] | None = None
+    """`hold`: nothing starts or grows in it or below it; what runs goes on. `drain`: what runs and
+    is preemptible is stopped by its checkpoint contract, too, and waits. None: it is open."""
     budget: Budget | None = None
     """How much may be used in a period."""
 

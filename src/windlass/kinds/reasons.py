@@ -36,6 +36,8 @@ class Reason(enum.StrEnum):
     WAITING_TO_RETRY = "WaitingToRetry"
     SUSPENDED = "Suspended"
     NO_SUCH_QUEUE = "NoSuchQueue"
+    QUEUE_PAUSED = "QueuePaused"
+    QUEUE_NOT_YOURS = "QueueNotYours"
     IMPOSSIBLE = "Impossible"
     UNSUPPORTED = "Unsupported"
     ASSIGNED = "Assigned"
@@ -122,6 +124,18 @@ ABOUT: Final[dict[Reason, About]] = {
         "The queue that it names, or that its namespace should have, does not exist.",
         "Set spec.queue to one that exists, or have the queue created.",
         "kubectl get queues",
+    ),
+    Reason.QUEUE_PAUSED: About(
+        "team",
+        "Its queue, or one above it, is paused or being drained: nothing new starts there.",
+        "Wait until the queue is opened again, or move the run to another queue.",
+        "windlass queue resume NAME",
+    ),
+    Reason.QUEUE_NOT_YOURS: About(
+        "user",
+        "The queue that it names is for other namespaces, or only holds other queues together.",
+        "Leave spec.queue out to use your team's own queue, or have the queue opened to you.",
+        "windlass queue tree",
     ),
     Reason.IMPOSSIBLE: About(
         "user",
