@@ -1,33 +1,36 @@
-"""Inside a pod, before its command: fetch the code, build the environment, run `setup`.
+"""Inside a pod, before its command: fetch the code, build the environment, find the other members.
 
 `PYTHON -I -m windlass.agent.prepare`, as the init container that `control.podrender` writes. What
 to do is in WINDLASS_PREPARE. When something fails, reason and message go to the pod's termination
-log. Standard library only: it starts quickly and can be copied into any image.
+log. Standard library only: it starts quickly.
+
+    run/environment      a script that a shell reads before the command
+    run/bin/sh ...       that shell, where the command may run in an image that has none
+    run/companion.py     for frameworks that start things on other members
 """
 
 from __future__ import annotations
 
-import hashlib
-import http.client
 import json
 import os
 import shlex
 import shutil
-import ssl
 import subprocess
 import sys
 import tarfile
-import time
-import urllib.parse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from windlass.agent import environments
+from windlass import frameworks
+from windlass.agent import asking, environments
+from windlass.frameworks import companion, group
+from windlass.frameworks import order as orders
 
-_TRIES = 8
-_PIECE = 1 << 20
 _MOST_MESSAGE = 4000
 FAILED = "ImageOrEnvironmentFailed"
+_LATE = "Timeout"
+_TOOLS = ("sh", "kill", "sleep")
 
 
 class PrepareError(Exception):
@@ -38,13 +41,19 @@ def main() -> int:
     root = Path(os.environ.get("WINDLASS_ROOT", "/windlass"))
     try:
         prepare(root, json.loads(os.environ["WINDLASS_PREPARE"]))
-    except (PrepareError, environments.BuildError, OSError) as problem:
-        _fail(str(problem))
+    except asking.LateError as problem:
+        _fail(_LATE, f"{problem}; look at what keeps them with: windlass why RUN")
+        return 1
+    except (PrepareError, asking.RefusedError, environments.BuildError, OSError) as problem:
+        _fail(FAILED, str(problem))
         return 1
     return 0
 
 
 def prepare(root: Path, order: dict[str, Any]) -> None:
+    (root / "run").mkdir(exist_ok=True)
+    if order.get("tools"):
+        _copy_tools(root / "run")
     code = None
     if order["code"]:
         code = root / "code"
@@ -55,22 +64,62 @@ def prepare(root: Path, order: dict[str, Any]) -> None:
             root / "environments", order["requirements"], order["python"], code, order["code"]
         )
         variables = {"VIRTUAL_ENV": str(place)}
-    (root / "run").mkdir(exist_ok=True)
     entry = root / "run" / "environment"
     _write_entry(entry, variables)
     if order["setup"]:
         _run_setup(order["setup"], entry, code or root)
+    if order.get("group"):
+        # Last: all that takes time is done by then, and the others are there.
+        rendered = _find_others(root, order["group"], order["patience"])
+        _write_entry(entry, variables, rendered.variables, rendered.command)
 
 
-def _write_entry(path: Path, variables: dict[str, str]) -> None:
-    """A script that a shell reads before the command."""
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+def _write_entry(
+    path: Path,
+    variables: dict[str, str],
+    found: Any = None,
+    command: Sequence[str] = (),
+) -> None:
+    """A script that a shell reads before the command. It notes which process becomes the command:
+    whoever wants to send it a signal of the run's own looks there."""
+    told = {**(found or {}), **variables}
+    lines = [f"echo $$ > {shlex.quote(f'{path}.pid')}"]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in told.items()]
     if variables:
         lines.append('export PATH="$VIRTUAL_ENV/bin:$PATH"')
         lines.append("unset PYTHONHOME")
+    if command:
+        lines.append(f"set -- {shlex.join(command)}")
     fresh = path.with_name(path.name + ".new")
     fresh.write_text("\n".join([*lines, ""]))
     fresh.replace(path)
+
+
+def _find_others(root: Path, order: dict[str, Any], seconds: float) -> group.Rendered:
+    server = asking.Server.from_environment(root)
+    sizes = orders.sizes(order)
+    print("waiting for", sum(sizes.values()), "members", flush=True)  # noqa: T201 - the pod's log
+    book = server.addresses(order["run"], order["attempt"], sizes, seconds)
+    found, me = orders.read(order, book, str(root), str(root / "run" / "companion.py"))
+    rendered = frameworks.render(order["framework"], found, me)
+    companion.write_files(root / "run", dict(rendered.files))
+    return rendered
+
+
+def _copy_tools(folder: Path) -> None:
+    """A static shell, and the companion: the command's image may have neither."""
+    shutil.copy(companion.__file__, folder / "companion.py")
+    shell = shutil.which("busybox")
+    if shell is None:
+        raise PrepareError(
+            "the platform's image has no busybox; build it from deploy/Containerfile"
+        )
+    tools = folder / "bin"
+    tools.mkdir(exist_ok=True)
+    shutil.copy(shell, tools / "busybox")
+    for name in _TOOLS:
+        (tools / name).unlink(missing_ok=True)
+        (tools / name).symlink_to("busybox")
 
 
 def _run_setup(script: str, entry: Path, folder: Path) -> None:
@@ -89,61 +138,11 @@ def _run_setup(script: str, entry: Path, folder: Path) -> None:
 
 def _fetch_code(folder: Path, digest: str, root: Path) -> None:
     archive = root / "run" / "code.tar"
-    archive.parent.mkdir(exist_ok=True)
     try:
-        _download(digest, archive, root / "token" / "token")
+        asking.Server.from_environment(root).fetch(digest, archive)
         unpack(archive, folder)
     finally:
         archive.unlink(missing_ok=True)
-
-
-def _download(digest: str, target: Path, token: Path) -> None:
-    """Tried again while the server is away; it may be starting again."""
-    for attempt in range(_TRIES):
-        try:
-            _download_once(digest, target, token.read_text().strip())
-        except (OSError, http.client.HTTPException) as problem:
-            if isinstance(problem, OSError) and problem.filename:
-                raise  # our own disk, not the server
-            if attempt + 1 == _TRIES:
-                raise PrepareError(f"the code cannot be fetched: {problem}") from problem
-            time.sleep(min(8.0, 0.25 * 2**attempt))
-        else:
-            return
-
-
-def _download_once(digest: str, target: Path, token: str) -> None:
-    server = urllib.parse.urlsplit(os.environ["WINDLASS_SERVER"])
-    authority = os.environ.get("WINDLASS_AUTHORITY") or None
-    trust = ssl.create_default_context(cadata=authority)
-    link = http.client.HTTPSConnection(server.netloc, context=trust, timeout=60)
-    namespace = urllib.parse.quote(os.environ["WINDLASS_NAMESPACE"], safe="")
-    path = f"/apis/platform.windlass.dev/v1alpha1/namespaces/{namespace}/blobs/{digest}"
-    try:
-        link.request("GET", path, headers={"Authorization": f"Bearer {token}"})
-        answer = link.getresponse()
-        if answer.status != 200:
-            _refused(answer)
-        seen = hashlib.sha256()
-        with target.open("wb") as file:
-            while piece := answer.read(_PIECE):
-                seen.update(piece)
-                file.write(piece)
-    finally:
-        link.close()
-    if f"sha256:{seen.hexdigest()}" != digest:
-        raise http.client.HTTPException("what came is not what was uploaded")
-
-
-def _refused(answer: http.client.HTTPResponse) -> None:
-    body = answer.read(65536)
-    if answer.status >= 500 or answer.status == 429:
-        raise http.client.HTTPException(f"the server answered {answer.status}")
-    try:
-        message = json.loads(body)["message"]
-    except (ValueError, KeyError, TypeError):
-        message = f"the server answered {answer.status}"
-    raise PrepareError(f"the code cannot be fetched: {message}")
 
 
 def unpack(archive: Path, folder: Path) -> None:
@@ -182,11 +181,11 @@ def _check(member: tarfile.TarInfo, folder: Path) -> None:
     member.mode = (member.mode & 0o755) | (0o700 if member.isdir() else 0o600)
 
 
-def _fail(message: str) -> None:
+def _fail(reason: str, message: str) -> None:
     print(f"windlass: {message}", file=sys.stderr, flush=True)  # noqa: T201 - the log of the pod
     told = os.environ.get("WINDLASS_TERMINATION_LOG", "/dev/termination-log")
     try:
-        Path(told).write_text(json.dumps({"reason": FAILED, "message": message[-_MOST_MESSAGE:]}))
+        Path(told).write_text(json.dumps({"reason": reason, "message": message[-_MOST_MESSAGE:]}))
     except OSError as problem:
         print(f"windlass: {told}: {problem}", file=sys.stderr)  # noqa: T201
 

@@ -26,10 +26,13 @@ class Engine:
 
     images: bool = True
     """Pods run images; else on the node's own files, and an image is refused."""
+    image: str = ""
+    """The platform's image: what prepares pods, and what Runs that name no image run in."""
     addresses: Addresses = "pod"
     """`node`: members of one node share its address and its ports; `pod`: each has its own."""
     ports: tuple[int, int] = (20000, 29999)
-    """With `addresses: node`, where ports of runs are taken from: first and last."""
+    """Where ports of runs are taken from: first and last. With `addresses: pod` every member has
+    the first ones."""
     server: str = ""
     """How a pod reaches the server; "" when it cannot."""
     isolation: Isolation = "container"
@@ -53,6 +56,7 @@ class Engine:
         usual = Engine()
         return Engine(
             images=_flag(data, "images", usual.images),
+            image=data.get("image", usual.image).strip(),
             addresses=cast("Addresses", _choice(data, "addresses", Addresses, usual.addresses)),
             ports=_ports(data, usual.ports),
             server=data.get("server", usual.server).strip().rstrip("/"),
@@ -68,6 +72,7 @@ class Engine:
         """The ConfigMap's data: what `read` reads back as the same value."""
         return {
             "images": _word(self.images),
+            "image": self.image,
             "addresses": self.addresses,
             "ports": f"{self.ports[0]}-{self.ports[1]}",
             "server": self.server,

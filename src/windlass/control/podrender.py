@@ -17,14 +17,12 @@ from typing import Any
 
 from windlass import frameworks
 from windlass.control import engine as engines
-from windlass.control import members, ports
+from windlass.control import members, podsetup, ports
 from windlass.frameworks import group as groups
+from windlass.frameworks import order as orders
 from windlass.kinds import duration, hostpods, kubernetes, meta, quantity, run
 
-PREPARE = "prepare"
-"""Name of the init container that fetches code and builds the environment."""
 AUDIENCE = "windlass"
-_ENTER = '. "$0"; exec "$@"'
 _VISIBLE = {"gpu": ("CUDA_VISIBLE_DEVICES",), "npu": ("ASCEND_RT_VISIBLE_DEVICES",)}
 """Where no runtime hides devices, programs are told which are theirs."""
 _TOKEN_SECONDS = 3600
@@ -83,13 +81,26 @@ def unsupported_by(engine: engines.Engine, spec: run.RunSpec) -> str:
             f"its members need {len(wanted.span)} ports and this engine has {low}-{high}; use "
             "fewer, or widen `ports` in the ConfigMap engine of windlass-system"
         )
-    if _needs_preparation(spec) and not engine.server:
-        return "spec.code: pods cannot reach the server of this installation; leave it out"
+    return _unprepared(engine, spec)
+
+
+def _unprepared(engine: engines.Engine, spec: run.RunSpec) -> str:
+    """What must be done inside the pod before its command, and cannot be."""
+    environment = spec.environment or run.Environment()
     several = sum(role.replicas for role in spec.roles) > 1
-    if engine.addresses == "pod" and spec.framework != "process" and several:
+    if not engine.server:
+        if spec.code or podsetup.builds_environment(spec):
+            return "spec.code: pods cannot reach the server of this installation; leave it out"
+        if engine.addresses == "pod" and spec.framework != "process" and several:
+            return (
+                f"spec.framework {spec.framework}: its members find each other at the server, and "
+                "pods of this installation cannot reach it; name it in `server` of the ConfigMap "
+                "engine in windlass-system"
+            )
+    if engine.images and environment.image and podsetup.builds_environment(spec):
         return (
-            f"spec.framework {spec.framework}: members with addresses of their own cannot find "
-            "each other yet; use process"
+            "spec.environment: packages are installed for the Python of the platform's image, not "
+            "for that of another; leave out image, or put the packages into the image"
         )
     return ""
 
@@ -192,7 +203,6 @@ class _Pod:
 
     def render(self) -> kubernetes.Pod:
         owner, overrides = self.owner, self.owner.spec.overrides or run.Overrides()
-        security = overrides.security_context
         rendered = frameworks.render(owner.spec.framework, *self._group())
         return kubernetes.Pod(
             metadata=meta.ObjectMeta(
@@ -211,14 +221,17 @@ class _Pod:
                 enable_service_links=False,
                 automount_service_account_token=False,
                 tolerations=_tolerations(owner.spec) or None,
-                init_containers=[self._prepare()] if _needs_preparation(owner.spec) else None,
+                share_process_namespace=self.setting.engine.images or None,
+                init_containers=[self._prepare()] if self._is_prepared else None,
                 containers=[self._main(overrides, rendered)],
                 volumes=[volume for volume, _ in self._volumes()] or None,
                 priority_class_name=overrides.priority_class_name or "",
                 runtime_class_name=overrides.runtime_class_name,
                 image_pull_secrets=[{"name": n} for n in overrides.image_pull_secrets or ()]
                 or None,
-                security_context=_security(security) if security else None,
+                security_context=podsetup.pod_security(
+                    overrides.security_context, self.setting.engine
+                ),
             ),
         )
 
@@ -254,10 +267,10 @@ class _Pod:
     # --- containers
 
     def _main(self, overrides: run.Overrides, rendered: groups.Rendered) -> kubernetes.Container:
+        engine, spec = self.setting.engine, self.owner.spec
         command = list(rendered.command)
-        if _builds_environment(self.owner.spec):
-            # A shell reads what `prepare` wrote: it knows the paths, and no engine must.
-            command = ["/bin/sh", "-c", _ENTER, f"{self._root}/run/environment", *command]
+        if podsetup.builds_environment(spec) or (engine.images and self._is_prepared):
+            command = podsetup.entered(command, self._root, engine)
         devices = Counter(_resource_of(name) for name in self.member.devices or ())
         amounts: kubernetes.Quantities = {
             "cpu": self.role.resources.cpu,
@@ -270,33 +283,33 @@ class _Pod:
             image_pull_policy=overrides.image_pull_policy or "",
             command=[self._filled(word) for word in command],
             working_dir=f"{hostpods.ROOT}/code" if self.owner.spec.code else "",
-            env=self._environment(rendered.variables),
+            env=self._environment({} if self._finds_others else rendered.variables),
             env_from=[_env_from(source) for source in self.role.env_from or ()] or None,
             ports=self._ports() or None,
             resources=kubernetes.ResourceRequirements(requests=amounts, limits=amounts),
             volume_mounts=[mount for _, mount in self._volumes() if mount.name != "token"] or None,
+            lifecycle=podsetup.lifecycle(spec, engine),
+            security_context=podsetup.container_security(engine),
         )
 
     def _prepare(self) -> kubernetes.Container:
         """Has the resources of the member itself: it runs before it, on the same room."""
         spec, engine = self.owner.spec, self.setting.engine
-        environment = spec.environment or run.Environment()
-        order = {
-            "code": spec.code.digest if spec.code else "",
-            "requirements": environment.requirements or [],
-            "python": environment.python or "",
-            "setup": environment.setup or "",
-        }
+        group = None
+        if self._finds_others:
+            group = orders.write(spec.framework, *self._group())
+        order = podsetup.order(spec, engine, group)
         variables = {
             hostpods.ROOT_VARIABLE: hostpods.ROOT,
             "WINDLASS_NAMESPACE": self.owner.namespace,
+            "WINDLASS_RUN": self.owner.name,
             "WINDLASS_SERVER": engine.server,
             "WINDLASS_AUTHORITY": engine.authority,
             "WINDLASS_PREPARE": json.dumps(order),
         }
         return kubernetes.Container(
-            name=PREPARE,
-            image=self._image(),
+            name=podsetup.PREPARE,
+            image=engine.image or hostpods.HOST_IMAGE,
             command=[engine.python, "-I", "-m", "windlass.agent.prepare"],
             # The user's own go along: his index of packages is known by variables.
             env=[
@@ -309,11 +322,26 @@ class _Pod:
                 limits={"cpu": self.role.resources.cpu, "memory": self.role.resources.memory},
             ),
             volume_mounts=[mount for _, mount in self._volumes()] or None,
+            security_context=podsetup.container_security(engine),
         )
+
+    @property
+    def _is_prepared(self) -> bool:
+        return podsetup.is_needed(self.owner.spec, self.setting.engine, self._size)
+
+    @property
+    def _finds_others(self) -> bool:
+        return podsetup.finds_others(self.setting.engine, self._size)
+
+    @property
+    def _size(self) -> int:
+        """Of the attempt."""
+        return len(self._group()[0].members)
 
     def _image(self) -> str:
         environment = self.owner.spec.environment
-        return (environment.image if environment else None) or hostpods.HOST_IMAGE
+        own = environment.image if environment else None
+        return own or self.setting.engine.image or hostpods.HOST_IMAGE
 
     def _environment(self, rendered: Mapping[str, str]) -> list[kubernetes.EnvVar]:
         owner = self.owner
@@ -333,6 +361,9 @@ class _Pod:
             ours["WINDLASS_CHECKPOINT"] = owner.spec.checkpoint.path
         # What a job prints is looked at while it runs; its own word on it wins.
         usual = {"PYTHONUNBUFFERED": "1"}
+        if self.setting.engine.isolation == "container":
+            # Whoever it runs as in its image, there is a folder that it may write to.
+            usual["HOME"] = f"{self._root}/run"
         merged = {**usual, **(self.role.env or {}), **ours}
         found += [kubernetes.EnvVar(name=n, value=self._filled(v)) for n, v in merged.items()]
         if frameworks.BY_NAME[owner.spec.framework].secret:
@@ -349,6 +380,8 @@ class _Pod:
         if self.role.name in company.groups:
             return company.groups[self.role.name], me
         live = self.role.resize == "live" and self.role.min_replicas
+        engine, environment = self.setting.engine, self.owner.spec.environment
+        own_image = engine.images and environment is not None and environment.image
         group = groups.Group(
             run=self.owner.name,
             uid=self.owner.uid,
@@ -356,7 +389,8 @@ class _Pod:
             members=tuple(company.members.values()),
             command=tuple(self.role.command),
             root=self._root,
-            python=self.setting.engine.python,
+            python="python3" if own_image else engine.python,
+            companion=f"{self._root}/{podsetup.COMPANION}" if engine.images else "",
             least=self.role.min_replicas or 0 if live else 0,
         )
         company.groups[self.role.name] = group
@@ -369,7 +403,9 @@ class _Pod:
         spec, assignment = self.owner.spec, self.owner.status.assignment
         current = assignment is not None and assignment.attempt == self.owner.status.attempt
         rooms = assignment.members if assignment is not None and current else {}
-        rank, block = 0, self.setting.ports
+        rank, block, engine = 0, self.setting.ports, self.setting.engine
+        # Whoever has an address of its own has all its ports.
+        usual = engine.ports[0] if engine.addresses == "pod" else 0
         for role in spec.roles:
             listed = rooms.get(role.name) or [self.member] * role.replicas
             count = max(len(listed), self.index + 1 if role.name == self.role.name else 0)
@@ -380,7 +416,7 @@ class _Pod:
                     index=index,
                     rank=rank,
                     address=self.setting.addresses.get(room.node, "127.0.0.1"),
-                    port=block.port(role.name, index) if block else 0,
+                    port=block.port(role.name, index) if block else usual,
                     gpus=_count(room, "gpu"),
                     cpus=max(1, quantity.milli(role.resources.cpu) // 1000),
                     memory=quantity.whole(role.resources.memory),
@@ -435,12 +471,13 @@ class _Pod:
             add("run", f"{hostpods.ROOT}/run", {"emptyDir": {}})
         if spec.code:
             add("code", f"{hostpods.ROOT}/code", {"emptyDir": {}})
+        if spec.code or self._finds_others:
             token = {
                 "audience": AUDIENCE, "expirationSeconds": _TOKEN_SECONDS, "path": "token",
             }  # fmt: skip
             add("token", f"{hostpods.ROOT}/token",
                 {"projected": {"sources": [{"serviceAccountToken": token}]}}, True)  # fmt: skip
-        if _builds_environment(spec):
+        if podsetup.builds_environment(spec):
             kept = engine.environments
             source = {"hostPath": {"path": kept, "type": "DirectoryOrCreate"}}
             add(
@@ -459,17 +496,6 @@ class _Pod:
 def literal(text: str) -> str:
     """Text that whoever runs the pod gives back as it is: in pods, `$(NAME)` would be filled in."""
     return text.replace("$", "$$")
-
-
-def _needs_preparation(spec: run.RunSpec) -> bool:
-    return bool(spec.code) or _builds_environment(spec)
-
-
-def _builds_environment(spec: run.RunSpec) -> bool:
-    environment = spec.environment
-    return environment is not None and bool(
-        environment.requirements or environment.python or environment.setup
-    )
 
 
 def _shared_memory(role: run.Role, engine: engines.Engine) -> str:
@@ -502,15 +528,6 @@ def _tolerations(spec: run.RunSpec) -> list[kubernetes.Toleration]:
         )
         for each in nodes.tolerations or ()
     ]
-
-
-def _security(given: run.SecurityContext) -> dict[str, Any]:
-    wanted = {
-        "runAsUser": given.run_as_user,
-        "runAsGroup": given.run_as_group,
-        "fsGroup": given.fs_group,
-    }
-    return {name: value for name, value in wanted.items() if value is not None}
 
 
 def _secret_name(owner: run.Run) -> str:

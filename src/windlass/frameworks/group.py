@@ -56,7 +56,9 @@ class Group:
     root: str
     """What `/windlass` is to the members."""
     python: str
-    """A Python that has this package, inside the members."""
+    """A Python that has this package, inside the members; or any, if `companion` is set."""
+    companion: str = ""
+    """Where a copy of the companion lies inside the members; "": their Python has this package."""
     least: int = 0
     """Members may come and go while it runs, down to this many; 0: they may not."""
     _kept: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
@@ -227,7 +229,8 @@ def led(group: Group, member: Member, steps: Steps, files: Mapping[str, str]) ->
 
 
 def companion(group: Group, *words: str) -> list[str]:
-    return [group.python, "-I", "-m", "windlass.frameworks.companion", *words]
+    program = [group.companion] if group.companion else ["-m", "windlass.frameworks.companion"]
+    return [group.python, "-I", *program, *words]
 
 
 def job_number(uid: str, attempt: int) -> int:

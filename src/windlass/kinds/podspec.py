@@ -154,6 +154,8 @@ class Container(Struct):
     """How to find out whether it has started."""
     lifecycle: dict[str, Any] | None = None
     """What to do after its start and before its end."""
+    security_context: dict[str, Any] | None = None
+    """What its processes may do."""
 
 
 class Toleration(Struct):
@@ -210,6 +212,8 @@ class PodSpec(Struct):
     """Its name in its own eyes."""
     subdomain: str = ""
     """The headless service that its name is below."""
+    share_process_namespace: bool | None = None
+    """Its processes see each other, and none of its containers is the first one."""
     host_network: bool | None = None
     """It shares the node's network."""
     service_account_name: str = ""

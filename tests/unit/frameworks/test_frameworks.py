@@ -8,6 +8,7 @@ import pytest
 
 from windlass import frameworks
 from windlass.frameworks import group as groups
+from windlass.frameworks import order
 from windlass.frameworks.group import Group, Member
 from windlass.kinds import run
 
@@ -148,3 +149,22 @@ def test_python_jobs_are_handed_to_flinks_cluster():
     command = json.loads(told("flink", which, 0)["WINDLASS_PLAN"])["command"]
     assert command[4:6] == ["run", "-pyclientexec"]
     assert command[-3:] == ["-py", "job.py", "--x"]
+
+
+def test_a_group_comes_out_of_its_order_as_it_went_in():
+    """Where addresses are not known yet the same is rendered inside the pod."""
+    members = tuple(
+        Member(role, index, rank, f"10.0.0.{rank}", 20000, gpus, cpus=2, memory=1 << 30)
+        for rank, (role, index, gpus) in enumerate(
+            [("chief", 0, 0), ("worker", 0, 2), ("worker", 1, 2)]
+        )
+    )
+    whole = Group(
+        run="job", uid="u1", attempt=3, members=members, command=("python", "a b.py"),
+        root="/windlass", python="python3", companion="/windlass/run/companion.py", least=2,
+    )  # fmt: skip
+    sent = json.loads(json.dumps(order.write("torch", whole, members[2])))
+    assert order.sizes(sent) == {"chief": 1, "worker": 2}
+    book = {"worker": ["10.0.0.1", "10.0.0.2"], "chief": ["10.0.0.0"]}
+    found, me = order.read(sent, book, "/windlass", "/windlass/run/companion.py")
+    assert (found, me) == (whole, members[2])

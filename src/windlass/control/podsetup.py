@@ -1,0 +1,122 @@
+"""What stands around a member's command in its pod: what is prepared before it, how it is entered,
+how it is asked to end, and what it may do. Pure; `control.podrender` puts it together.
+
+Where pods run images, the init container `prepare` comes from the platform's image and leaves in
+the pod's own folder all that the command needs, in whatever image that runs: code, environment, a
+script with the variables that are known only now, and a static shell to read it with, so that the
+image needs none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from windlass.control import engine as engines
+from windlass.kinds import duration, hostpods, run
+
+PREPARE = "prepare"
+"""Name of the init container."""
+USER = 10001
+"""Whom containers run as that do not say otherwise; the platform's image knows it, too."""
+ENTRY = "run/environment"
+"""The script that `prepare` leaves, below the pod's folder."""
+COMPANION = "run/companion.py"
+"""The companion's copy, below the pod's folder."""
+_ENTER = '. "$0"; exec "$@"'
+_TOOLS = "run/bin"
+_USUAL_SIGNAL = "SIGTERM"
+_START_SECONDS = 600
+"""How long members wait for each other if the Run does not say."""
+
+
+def is_needed(spec: run.RunSpec, engine: engines.Engine, members: int) -> bool:
+    """Whether anything must be prepared before the command."""
+    if spec.code or builds_environment(spec):
+        return True
+    return engine.images and (finds_others(engine, members) or _translates(spec))
+
+
+def builds_environment(spec: run.RunSpec) -> bool:
+    environment = spec.environment
+    return environment is not None and bool(
+        environment.requirements or environment.python or environment.setup
+    )
+
+
+def finds_others(engine: engines.Engine, members: int) -> bool:
+    """Whether members learn each other's addresses only when they are all there."""
+    return engine.addresses == "pod" and members > 1 and bool(engine.server)
+
+
+def order(
+    spec: run.RunSpec, engine: engines.Engine, group: dict[str, Any] | None
+) -> dict[str, Any]:
+    """What `agent.prepare` is to do. `group`: whom it must find, as `frameworks.order` tells it."""
+    environment = spec.environment or run.Environment()
+    found: dict[str, Any] = {
+        "code": spec.code.digest if spec.code else "",
+        "requirements": environment.requirements or [],
+        "python": environment.python or "",
+        "setup": environment.setup or "",
+    }
+    if engine.images:
+        limit = spec.duration.start if spec.duration else None
+        seconds = duration.seconds(limit) if limit else _START_SECONDS
+        found |= {"tools": True, "group": group, "patience": seconds}
+    return found
+
+
+def entered(command: list[str], root: str, engine: engines.Engine) -> list[str]:
+    """The command behind a shell that reads what `prepare` wrote: it knows the paths and the
+    addresses, and no engine must."""
+    shell = f"{root}/{_TOOLS}/sh" if engine.images else "/bin/sh"
+    return [shell, "-c", _ENTER, f"{root}/{ENTRY}", *command]
+
+
+def lifecycle(spec: run.RunSpec, engine: engines.Engine) -> dict[str, Any] | None:
+    """Kubernetes asks containers to end with SIGTERM (what `stopSignal` would change is not yet
+    everywhere). So where another signal is wanted it is sent before that, and SIGTERM held back
+    until the command has ended or the grace is over."""
+    if not (engine.images and _translates(spec)):
+        return None
+    name = spec.checkpoint.signal.removeprefix("SIG")
+    root = hostpods.ROOT
+    script = (
+        f"PATH={root}/{_TOOLS}; read pid < {root}/{ENTRY}.pid; kill -{name} $pid; "
+        "while kill -0 $pid 2> /dev/null; do sleep 0.1; done"
+    )
+    return {"preStop": {"exec": {"command": [f"{root}/{_TOOLS}/sh", "-c", script]}}}
+
+
+def _translates(spec: run.RunSpec) -> bool:
+    return spec.checkpoint.signal != _USUAL_SIGNAL
+
+
+def pod_security(
+    given: run.SecurityContext | None, engine: engines.Engine
+) -> dict[str, Any] | None:
+    """As restricted as Kubernetes' Pod Security Standards know it, with what experts override. Who
+    asks for root by its number gets it, if the namespace permits that."""
+    asked = given or run.SecurityContext()
+    told = {
+        "runAsUser": asked.run_as_user,
+        "runAsGroup": asked.run_as_group,
+        "fsGroup": asked.fs_group,
+    }
+    wanted = {name: value for name, value in told.items() if value is not None}
+    if engine.isolation != "container":
+        return wanted or None
+    usual: dict[str, Any] = {
+        "runAsUser": USER,
+        "runAsGroup": USER,
+        "fsGroup": USER,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    return usual | {"runAsNonRoot": asked.run_as_user != 0} | wanted
+
+
+def container_security(engine: engines.Engine) -> dict[str, Any] | None:
+    if engine.isolation != "container":
+        return None
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
