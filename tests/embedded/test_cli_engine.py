@@ -370,6 +370,19 @@ def test_of_two_that_start_at_once_one_becomes_the_engine(tmp_path: Path) -> Non
         assert engine("down").code == exits.OK
 
 
+def test_an_engine_stays_up_when_nobody_reads_what_up_said(tmp_path: Path) -> None:
+    """`windlass up --detach | head -1`"""
+    engine = Engine(tmp_path / "state")
+    starting = engine.start("up", "--detach")
+    assert starting.stdout is not None
+    starting.stdout.close()
+    try:
+        starting.wait(120)
+        assert engine("run", "--", "echo", "there").out == "there\n"
+    finally:
+        assert engine("down").code == exits.OK
+
+
 def test_after_a_killed_supervisor_up_works_again(fresh: Engine) -> None:
     supervisor = fresh.folder.supervisor()
     assert supervisor is not None

@@ -108,7 +108,7 @@ class AgentGateway:
         query = logs.Query(
             False, options.timestamps, options.tail_lines, since, options.limit_bytes
         )
-        async for piece in logs.read(folder, query, lambda: False):
+        async for piece in logs.read(folder, query):
             yield piece
 
     async def stream(

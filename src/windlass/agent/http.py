@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import functools
 import hmac
 import os
 import secrets
@@ -21,7 +22,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from windlass.agent import containers, logs, procfs, sessions, shimlog, usage
+from windlass.agent import changes, containers, logs, procfs, sessions, shimlog, usage
 from windlass.agent.containers import Container
 from windlass.kinds import times
 
@@ -50,6 +51,7 @@ class Endpoint:
         self._pods = pods
         self._secret = secret
         self._meter = meter
+        self._changes: changes.Changes | None = None
 
     @contextlib.asynccontextmanager
     async def listening(self, host: str, port: int) -> AsyncIterator[int]:
@@ -69,12 +71,14 @@ class Endpoint:
         # A log may be followed for days: connections end with the agent, not after a while.
         runner = web.AppRunner(app, shutdown_timeout=1.0, access_log=None)
         await runner.setup()
+        self._changes = changes.Changes()
         try:
             site = web.TCPSite(runner, host, port)
             await site.start()
             yield runner.addresses[0][1]
         finally:
             await runner.cleanup()
+            self._changes.close()
 
     def _guarded(
         self, answer: Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -94,8 +98,8 @@ class Endpoint:
             raise web.HTTPNotFound(text=f"container {container.name} has no such log yet")
         response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
         await response.prepare(request)
-        query = _query(request)
-        async for piece in logs.read(path, query, lambda: container.observe().state == "running"):
+        running = functools.partial(_is_running, container)
+        async for piece in logs.read(path, _query(request), running, self._changes):
             await response.write(piece)
         await response.write_eof()
         return response
@@ -143,6 +147,10 @@ class Endpoint:
         if procfs.read_json(folder / "pod.json") is None:
             raise web.HTTPNotFound(text="the pod has not started on this node")
         return folder
+
+
+def _is_running(container: Container) -> bool:
+    return container.observe().state == "running"
 
 
 def _ports(folder: Path) -> set[int]:

@@ -17,10 +17,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
-from windlass.agent import shimlog
+from windlass.agent import changes, shimlog
 from windlass.kinds import times
 
-_POLL = 0.1
+_GATHER = 0.05
+"""Seconds in which lines that follow each other closely are gathered."""
 _PIECE = 1 << 16
 _FIRST_TAIL = 1 << 16
 
@@ -34,10 +35,16 @@ class Query:
     limit_bytes: int | None = None
 
 
-async def read(folder: Path, query: Query, running: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """The log as asked for; with `follow`, until `running` says no and all was read."""
+async def read(
+    folder: Path,
+    query: Query,
+    running: Callable[[], bool] = lambda: False,
+    noticing: changes.Changes | None = None,
+) -> AsyncIterator[bytes]:
+    """The log as asked for; with `follow`, until `running` says no and all was read. `noticing`
+    tells when there is more; without it, it is looked for again and again."""
     left = query.limit_bytes
-    async for piece in _pieces(folder, query, running):
+    async for piece in _pieces(folder, query, running, noticing):
         if left is None:
             yield piece
             continue
@@ -47,7 +54,9 @@ async def read(folder: Path, query: Query, running: Callable[[], bool]) -> Async
             return
 
 
-async def _pieces(folder: Path, query: Query, running: Callable[[], bool]) -> AsyncIterator[bytes]:
+async def _pieces(
+    folder: Path, query: Query, running: Callable[[], bool], noticing: changes.Changes | None
+) -> AsyncIterator[bytes]:
     numbers = shimlog.segments(folder)
     place = _end(folder, numbers)
     for piece in await asyncio.to_thread(_past, folder, query, numbers, place):
@@ -55,12 +64,11 @@ async def _pieces(folder: Path, query: Query, running: Callable[[], bool]) -> As
     if not query.follow:
         return
     shown = _Shown(query)
-    try:
-        async for lines in _grown(folder, place, running):
+    watch = noticing.watching(folder) if noticing else contextlib.nullcontext(changes.Watch())
+    with contextlib.closing(place), watch as watched:
+        async for lines in _grown(folder, place, running, watched):
             for piece in _joined(shown.pieces(lines)):
                 yield piece
-    finally:
-        place.close()
 
 
 @dataclasses.dataclass(slots=True)
@@ -118,11 +126,12 @@ def _past(folder: Path, query: Query, numbers: list[int], end: _Place) -> list[b
 
 
 async def _grown(
-    folder: Path, place: _Place, running: Callable[[], bool]
+    folder: Path, place: _Place, running: Callable[[], bool], watched: changes.Watch
 ) -> AsyncIterator[list[bytes]]:
     """Whole lines as they come, segment after segment."""
     rest = b""
     while True:
+        watched.clear()
         # Looked at before reading: what is written before the end is read after it.
         alive = running()
         later = [number for number in shimlog.segments(folder) if number > place.number]
@@ -130,6 +139,8 @@ async def _grown(
         if data:
             *lines, rest = (rest + data).split(b"\n")
             yield lines
+            if len(data) < _PIECE and alive:
+                await asyncio.sleep(_GATHER)
         elif later:
             if later[0] > place.number + 1:
                 yield [_cut().rstrip(b"\n")]
@@ -138,7 +149,7 @@ async def _grown(
         elif not alive:
             return
         else:
-            await asyncio.sleep(_POLL)
+            await watched.wait()
 
 
 def _cut() -> bytes:

@@ -108,6 +108,8 @@ def up(
         _announce(out, folder, ready, context, seconds, detach)
         return exits.OK if detach else _stay(out, folder, supervisor)
     except BaseException as problem:
+        if detach and isinstance(problem, BrokenPipeError):
+            raise  # `up --detach | head -1`: it is up, and whoever reads no further knows
         _stop(supervisor)
         if isinstance(problem, KeyboardInterrupt):
             out.hint("stopped")
