@@ -7,7 +7,6 @@ Node object says; the secret is read from the agent's state folder on this machi
 from __future__ import annotations
 
 import asyncio
-import datetime
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,8 +14,8 @@ from typing import Any, Protocol
 import aiohttp
 from aiohttp import web
 
-from windlass.agent import http, kept, logs
-from windlass.kinds import kubernetes, times, wire
+from windlass.agent import http
+from windlass.kinds import kubernetes, wire
 from windlass.store import client, errors
 
 _USAGE_TIMEOUT = aiohttp.ClientTimeout(total=5.0)
@@ -87,29 +86,6 @@ class AgentGateway:
                     yield piece
         except aiohttp.ClientError as error:
             raise errors.Unavailable(f"the agent that runs pod {name} does not answer") from error
-
-    async def kept(self, namespace: str, run_uid: str) -> list[dict[str, Any]]:
-        """What is kept of a Run's logs. Read from the disk: it needs no agent."""
-        root = self._state / kept.FOLDER
-        return await asyncio.to_thread(kept.listing, root, namespace, run_uid)
-
-    async def kept_log(
-        self, namespace: str, run_uid: str, name: str, options: LogOptions
-    ) -> AsyncIterator[bytes]:
-        """One of them, in pieces."""
-        root = self._state / kept.FOLDER
-        try:
-            folder = kept.place(root, namespace, run_uid, name, options.container)
-        except FileNotFoundError:
-            raise errors.NotFound(f"no log {name} is kept") from None
-        since = times.parse(options.since_time) if options.since_time else None
-        if options.since_seconds:
-            since = times.now() - datetime.timedelta(seconds=options.since_seconds)
-        query = logs.Query(
-            False, options.timestamps, options.tail_lines, since, options.limit_bytes
-        )
-        async for piece in logs.read(folder, query):
-            yield piece
 
     async def stream(
         self,

@@ -13,13 +13,13 @@ from pathlib import Path
 from aiohttp import web
 
 import windlass
+from windlass.agent import kept as kept_logs
 from windlass.control import engine
 from windlass.kinds import run
 from windlass.server import (
     admission,
     bodies,
     discovery,
-    keptlogs,
     openapi,
     paths,
     platformpaths,
@@ -39,6 +39,7 @@ from windlass.server.handling import (
     only_get,
 )
 from windlass.server.identity import Attributes, Identity
+from windlass.server.keptfiles import KeptFiles
 from windlass.server.nodes import NodeGateway
 from windlass.server.objects import Call, Objects, json_response
 from windlass.server.platformapi import PlatformApi
@@ -69,7 +70,7 @@ class App(Handling):
         self._tokens = tokenapi.TokenApi(api, access)
         self._streams = Streams()
         self._objects = Objects(api, self.metrics, self._streams, gateway)
-        kept = keptlogs.keeping(gateway)
+        kept = KeptFiles(folder / "agent" / kept_logs.FOLDER)
         self._platform = PlatformApi(EmbeddedStore(api), access, folder, self._streams, kept)
         self.engine: engine.Engine | None = None
         """What this engine can do: Runs that ask for more are refused when they are created."""

@@ -80,16 +80,27 @@ SERVICES: tuple[Service, ...] = (
 )
 
 
-def document(path: str, accept: str | None, address: str) -> tuple[bytes, str] | None:
-    """The discovery document at a path and its content type; None where there is none."""
+def platform_document(path: str, accept: str | None) -> tuple[bytes, str] | None:
+    """The same for a server that serves the platform API alone."""
+    group, version = PLATFORM
+    if path in ("/apis", f"/apis/{group}", f"/apis/{group}/{version}"):
+        return document(path, accept, "", only=group)
+    return None
+
+
+def document(
+    path: str, accept: str | None, address: str, *, only: str = ""
+) -> tuple[bytes, str] | None:
+    """The discovery document at a path and its content type; None where there is none. `only`:
+    the one group that is served."""
     if path in ("/api", "/apis"):
         version = _aggregated_version(accept)
         if version:
             content_type = (
                 f"application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
             )
-            return _aggregated(path, version), content_type
-        return _versions(address) if path == "/api" else _group_list(), "application/json"
+            return _aggregated(path, version, only), content_type
+        return _versions(address) if path == "/api" else _group_list(only), "application/json"
     body = None
     match path.split("/")[1:]:
         case ["api", version]:
@@ -144,8 +155,9 @@ def _versions(address: str) -> bytes:
 
 
 @functools.cache
-def _group_list() -> bytes:
-    groups = [_group_entry(group) for group in group_versions() if group]
+def _group_list(only: str) -> bytes:
+    served = [only] if only else group_versions()
+    groups = [_group_entry(group) for group in served if group]
     return msgspec.json.encode({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 
 
@@ -248,8 +260,9 @@ def _aggregated_version(accept: str | None) -> str:
 
 
 @functools.cache
-def _aggregated(path: str, version: str) -> bytes:
-    groups = [group for group in group_versions() if bool(group) == (path == "/apis")]
+def _aggregated(path: str, version: str, only: str) -> bytes:
+    served = [only] if only else group_versions()
+    groups = [group for group in served if bool(group) == (path == "/apis")]
     return msgspec.json.encode(
         {
             "kind": "APIGroupDiscoveryList",

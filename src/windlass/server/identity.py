@@ -30,6 +30,8 @@ class Identity:
     pod: PodRef | None = None
     """The pod whose token this is: it may fetch its run's code and nothing else, whatever its
     user and groups are bound to."""
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """What else whoever authenticated them said of them; authorisation may ask for it."""
 
     @property
     def is_master(self) -> bool:

@@ -26,18 +26,13 @@ _PATIENCE = 5.0
 
 
 class Keeping(Protocol):
-    """A gateway that has kept logs."""
+    """Where kept logs are read."""
 
     async def kept(self, namespace: str, run_uid: str) -> list[dict[str, Any]]: ...
 
     def kept_log(
         self, namespace: str, run_uid: str, name: str, options: nodes.LogOptions
     ) -> AsyncIterator[bytes]: ...
-
-
-def keeping(gateway: Any) -> Keeping | None:
-    """The gateway, if it has kept logs."""
-    return gateway if hasattr(gateway, "kept_log") else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,12 +54,12 @@ class KeptLogs:
     """Answers, with the caller's rights."""
 
     def __init__(
-        self, store: client.Store, rights: Rights, streams: Streams, gateway: Keeping | None
+        self, store: client.Store, rights: Rights, streams: Streams, kept: Keeping
     ) -> None:
         self._store = store
         self._rights = rights
         self._streams = streams
-        self._gateway = gateway
+        self._kept = kept
 
     async def answer(
         self, request: web.BaseRequest, identity: Identity, asked: Question
@@ -76,12 +71,10 @@ class KeptLogs:
         )
         uid = (await self._store.get(Run, asked.run, asked.namespace)).uid
         if asked.log:
-            if self._gateway is None:
-                raise errors.NotFound("no logs are kept here")
             options = nodes.log_options(request.rel_url.query)
-            pieces = self._gateway.kept_log(asked.namespace, uid, asked.log, options)
+            pieces = self._kept.kept_log(asked.namespace, uid, asked.log, options)
             return await self._streams.serve(request, pieces, "text/plain", patience=_PATIENCE)
-        found = [] if self._gateway is None else await self._gateway.kept(asked.namespace, uid)
+        found = await self._kept.kept(asked.namespace, uid)
         version = f"{platformpaths.GROUP}/{platformpaths.VERSION}"
         told = {"kind": "KeptLogs", "apiVersion": version, "items": found}
         return web.Response(

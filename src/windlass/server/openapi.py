@@ -30,28 +30,29 @@ _PATCH_TYPES = (
 )
 
 
-def document(path: str) -> bytes:
-    """The document at a path below /openapi."""
+def document(path: str, *, only: str = "") -> bytes:
+    """The document at a path below /openapi. `only`: the one group that is served."""
     parts = path.split("/")[1:]
     if parts == ["openapi", "v2"]:
         raise errors.NotAcceptable("OpenAPI v2 is not served; read /openapi/v3")
     if parts == ["openapi", "v3"]:
-        return _index()
+        return _index(only)
     found = None
     if parts[:3] == ["openapi", "v3", "api"] and len(parts) == 4:
         found = ("", parts[3])
     elif parts[:3] == ["openapi", "v3", "apis"] and len(parts) == 5:
         found = (parts[3], parts[4])
-    if found is None or found[1] not in discovery.group_versions().get(found[0], ()):
+    served = found is not None and found[0] == (only or found[0])
+    if found is None or not served or found[1] not in discovery.group_versions().get(found[0], ()):
         raise errors.NotFound("the server could not find the requested resource")
     return _document(*found)
 
 
 @functools.cache
-def _index() -> bytes:
+def _index(only: str) -> bytes:
     paths = {}
     for group, versions in discovery.group_versions().items():
-        for version in versions:
+        for version in versions if group == (only or group) else ():
             place = f"apis/{group}/{version}" if group else f"api/{version}"
             digest = hashlib.sha256(_document(group, version)).hexdigest()[:32].upper()
             paths[place] = {"serverRelativeURL": f"/openapi/v3/{place}?hash={digest}"}

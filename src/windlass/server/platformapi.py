@@ -29,7 +29,7 @@ class PlatformApi:
         rights: Rights,
         folder: Path,
         streams: Streams,
-        kept: keptlogs.Keeping | None,
+        kept: keptlogs.Keeping,
     ) -> None:
         self._store = store
         self._rights = rights

@@ -7,8 +7,8 @@ import pytest
 
 from tests.unit.agent import nodes
 from windlass.agent import kept, procfs
-from windlass.agent.gateway import AgentGateway
 from windlass.kinds import kubernetes, meta, run
+from windlass.server.keptfiles import KeptFiles
 from windlass.store import errors
 
 ASKED = types.SimpleNamespace(
@@ -61,7 +61,7 @@ async def uid(node):
 
 
 async def said(node, uid, **asked) -> list[str]:
-    gateway = AgentGateway(node.store, node.folder)
+    gateway = KeptFiles(node.folder / kept.FOLDER)
     texts = []
     for told in await gateway.kept("team", uid):
         options = types.SimpleNamespace(**(vars(ASKED) | asked))
@@ -182,7 +182,7 @@ async def test_no_name_leads_out_of_what_is_kept(tmp_path, name, container):
     kept.Kept(tmp_path / "kept").keep(*ended(tmp_path, "u1"))
     asked = types.SimpleNamespace(**(vars(ASKED) | {"container": container}))
     with pytest.raises(errors.NotFound):
-        await anext(AgentGateway(None, tmp_path).kept_log("team", "run-1", name, asked))
+        await anext(KeptFiles(tmp_path / kept.FOLDER).kept_log("team", "run-1", name, asked))
 
 
 async def test_what_is_kept_goes_after_its_run(node):

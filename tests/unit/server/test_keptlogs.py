@@ -39,7 +39,8 @@ class Gateway:
 @pytest.fixture
 async def kept(api: Api, tmp_path: Path) -> AsyncIterator[tuple[Served, Gateway]]:
     gateway = Gateway()
-    async with serving(api, tmp_path, gateway) as served:  # type: ignore[arg-type]
+    async with serving(api, tmp_path) as served:
+        served.app._platform._kept._kept = gateway
         await cluster(served)
         await submit(served, "red", run("train"))
         yield served, gateway

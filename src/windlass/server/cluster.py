@@ -1,0 +1,235 @@
+"""The server on Kubernetes: `python -m windlass.server cluster --state DIR`.
+
+Serves the platform API alone, as an aggregated API: people reach it through the cluster's API
+server, which says who they are; pods reach it directly with tokens of their own. Objects live in
+the cluster; code, mailboxes and kept logs lie in the state folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+import ssl
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from aiohttp import web
+
+from windlass.agent import kept
+from windlass.kinds import kubernetes
+from windlass.server import discovery, frontproxy, handling, openapi, platformpaths
+from windlass.server.audit import AuditLog
+from windlass.server.frontproxy import FrontProxy
+from windlass.server.handling import HEALTH, Handling, Seen, bytes_response, only_get
+from windlass.server.keptfiles import KeptFiles
+from windlass.server.platformapi import PlatformApi
+from windlass.server.reviewing import PodTokens, Reviews
+from windlass.server.streams import Streams
+from windlass.store import connect, errors
+from windlass.store.kubernetes.access import KubeconfigError
+from windlass.store.kubernetes.client import KubernetesStore
+from windlass.store.reflector import Reflector
+
+log = logging.getLogger("windlass.server")
+
+_STOP_SECONDS = 10.0
+_LOOK_SECONDS = 30.0
+
+
+class ClusterApp(Handling):
+    def __init__(
+        self, store: KubernetesStore, front: FrontProxy, folder: Path, audit: AuditLog | None
+    ) -> None:
+        super().__init__(audit)
+        self.front = front
+        self._reviews = Reviews(store)
+        self._tokens = PodTokens(store)
+        self._streams = Streams()
+        self._platform = PlatformApi(
+            store, self._reviews, folder, self._streams, KeptFiles(folder / kept.FOLDER)
+        )
+        self.background = [
+            *self._platform.background(),
+            asyncio.create_task(kept.sweep_regularly(folder / kept.FOLDER, store)),
+        ]
+
+    async def stop(self) -> None:
+        self._stopping = True
+        await self._platform.stop()
+        await self._streams.stop()
+        for task in self.background:
+            task.cancel()
+        await asyncio.gather(*self.background, return_exceptions=True)
+
+    async def _answer(self, request: web.BaseRequest, seen: Seen) -> web.StreamResponse:
+        path = request.rel_url.raw_path.rstrip("/") or "/"
+        if path in HEALTH:
+            return self._health(request, path)
+        worked = await self._platform.answer_worker(request, path)
+        if worked is not None:
+            return worked
+        identity = self.front.identify(request)
+        if identity is None:
+            identity = await self._tokens.identify(request.headers.get("Authorization"))
+        seen.identity = identity
+        answered = await self._platform.answer(request, seen, identity, path)
+        if answered is not None:
+            return answered
+        if path == "/metrics":
+            await self._reviews.authorize_path(identity, path)
+            return self._metrics_page(request)
+        if identity.pod is None:
+            return _described(request, path)
+        raise errors.NotFound("the server could not find the requested resource")
+
+
+def _described(request: web.BaseRequest, path: str) -> web.Response:
+    """Discovery and OpenAPI of the one group: no secret to anyone who is known."""
+    if path.startswith("/openapi/"):
+        body = openapi.document(path, only=platformpaths.GROUP)
+        only_get(request)
+        return bytes_response(body, "application/json")
+    found = discovery.platform_document(path, request.headers.get("Accept"))
+    if found is None:
+        raise errors.NotFound("the server could not find the requested resource")
+    only_get(request)
+    return bytes_response(*found)
+
+
+# --- the process ----------------------------------------------------------------------------------
+
+
+def main(argv: list[str]) -> int:
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    handling.quiet_about_strangers()
+    options = _parse(argv)
+    import uvloop
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(options))
+    except (KubeconfigError, frontproxy.NotConfigured, errors.ApiError, OSError) as problem:
+        print(f"windlass.server: {problem}", file=sys.stderr)  # noqa: T201 (for people)
+        return 1
+    return 0
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m windlass.server cluster", description=__doc__)
+    parser.add_argument("--state", type=Path, required=True, help="where files are kept")
+    parser.add_argument("--host", default="0.0.0.0", help="default %(default)s")  # noqa: S104
+    parser.add_argument("--port", type=int, default=8443, help="default %(default)s")
+    parser.add_argument("--tls-cert", type=Path, required=True, help="certificate chain")
+    parser.add_argument("--tls-key", type=Path, required=True, help="its key")
+    parser.add_argument("--kubeconfig", help="default: KUBECONFIG, else the pod's service account")
+    parser.add_argument("--context", help="default: the current one of the kubeconfig")
+    return parser.parse_args(argv)
+
+
+async def serve(options: argparse.Namespace) -> None:
+    """Until a signal asks it to stop."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    options.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    store = connect.open_store(options.kubeconfig, options.context)
+    audit = AuditLog(options.state / "audit.log")
+    try:
+        async with _front_proxy(store) as facts:
+            app = ClusterApp(store, FrontProxy.read(_found(facts)), options.state, audit)
+            try:
+                await _until(stop, options, app, facts)
+            finally:
+                await app.stop()
+    finally:
+        audit.close()
+        await store.close()
+
+
+@contextlib.asynccontextmanager
+async def _front_proxy(store: KubernetesStore) -> AsyncIterator[Reflector[kubernetes.ConfigMap]]:
+    """What the cluster says of its front proxy, kept up to date: its authority rotates."""
+    one = f"metadata.name={frontproxy.NAME}"
+    async with Reflector(
+        store, kubernetes.ConfigMap, frontproxy.NAMESPACE, field_selector=one
+    ) as facts:
+        await facts.synced()
+        yield facts
+
+
+def _found(facts: Reflector[kubernetes.ConfigMap]) -> kubernetes.ConfigMap:
+    found = facts.get(frontproxy.NAME, frontproxy.NAMESPACE)
+    return found if found is not None else kubernetes.ConfigMap()
+
+
+async def _until(
+    stop: asyncio.Event,
+    options: argparse.Namespace,
+    app: ClusterApp,
+    facts: Reflector[kubernetes.ConfigMap],
+) -> None:
+    runner = web.ServerRunner(app.server(), shutdown_timeout=_STOP_SECONDS)
+    await runner.setup()
+    entrance = _Entrance(options.tls_cert, options.tls_key, app.front)
+    try:
+        await web.TCPSite(
+            runner, options.host, options.port, ssl_context=entrance.context, backlog=1024,
+            reuse_address=True,
+        ).start()  # fmt: skip
+        gc.collect()
+        gc.freeze()
+        log.info("serving %s on port %d", platformpaths.GROUP, runner.addresses[0][1])
+        while not stop.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await stop.wait()
+            with contextlib.suppress(frontproxy.NotConfigured, OSError, ssl.SSLError):
+                app.front = FrontProxy.read(_found(facts))
+                entrance.renew(app.front)
+        app._stopping = True
+    finally:
+        await runner.cleanup()
+        log.info("stopped")
+
+
+class _Entrance:
+    """The TLS context, made anew when a certificate or the front proxy's authority changes."""
+
+    def __init__(self, certificate: Path, key: Path, front: FrontProxy) -> None:
+        self._files = certificate, key
+        self._made_of = self._ingredients(front)
+        self.context = self._make(front)
+        self._current = self.context
+        # Called for each connection: so the one that listens can stay while others take its place.
+        self.context.sni_callback = self._take_current
+
+    def renew(self, front: FrontProxy) -> None:
+        ingredients = self._ingredients(front)
+        if ingredients != self._made_of:
+            self._current = self._make(front)
+            self._made_of = ingredients
+            log.info("a new certificate, or a new authority of the front proxy, is in use")
+
+    def _take_current(self, connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
+        connection.context = self._current
+
+    def _ingredients(self, front: FrontProxy) -> tuple[bytes, bytes, str]:
+        certificate, key = self._files
+        return certificate.read_bytes(), key.read_bytes(), front.authority
+
+    def _make(self, front: FrontProxy) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        context.load_cert_chain(*self._files)
+        context.load_verify_locations(cadata=front.authority)
+        # Pods bring none; one that is brought must be the front proxy's.
+        context.verify_mode = ssl.CERT_OPTIONAL
+        return context
