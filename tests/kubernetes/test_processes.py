@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,8 @@ import pytest
 
 from tests.harness import rest
 from tests.harness.control_plane import ControlPlane
+from tests.harness.parts import Part
 from tests.harness.plugin import CRDS
-from tests.harness.processes import Process, free_ports
 from windlass.control import sets, views
 
 pytestmark = pytest.mark.kubernetes
@@ -30,34 +28,6 @@ TAKEOVER = 60
 """Patience for a lease that was not given back; not a figure."""
 
 
-class Part:
-    """One process of ours."""
-
-    def __init__(self, plane: ControlPlane, folder: Path, name: str) -> None:
-        (port,) = free_ports(1)
-        self._url = f"http://127.0.0.1:{port}"
-        command = [
-            sys.executable, "-m", "windlass.control", name,
-            "--kubeconfig", plane.kubeconfig, "--listen", f"127.0.0.1:{port}",
-        ]  # fmt: skip
-        self.process = Process(name, command, folder / f"{name}-{port}.log")
-        self.process.start()
-        self.process.wait_ready(lambda: self.says("/readyz") == "ok")
-
-    def says(self, path: str) -> str:
-        try:
-            with urllib.request.urlopen(self._url + path) as answer:
-                return str(answer.read().decode())
-        except OSError as problem:
-            return str(problem)
-
-    def leads(self) -> bool:
-        return any(
-            line.startswith("windlass_leading{") and line.endswith(" 1")
-            for line in self.says("/metrics").splitlines()
-        )
-
-
 class Cluster:
     def __init__(self, plane: ControlPlane, folder: Path) -> None:
         self.plane, self.folder = plane, folder
@@ -65,7 +35,7 @@ class Cluster:
         self.parts: list[Part] = []
 
     def start(self, name: str) -> Part:
-        self.parts.append(Part(self.plane, self.folder, name))
+        self.parts.append(Part(self.plane.kubeconfig, self.folder, name))
         return self.parts[-1]
 
     def submit(self, name: str) -> None:

@@ -207,7 +207,7 @@ def constraint(throw: Dice) -> Constraint:
         selector=(("disk", "ssd"),) if throw.one_in(8) else (),
         affinity=((Requirement("zone", "In", ("z1",)),),) if throw.one_in(8) else (),
         tolerations=(Toleration("team", "Exists"),) if throw.one_in(2) else (),
-        avoid=frozenset(("node-1",)) if throw.one_in(12) else frozenset(),
+        not_now=frozenset(("node-1",)) if throw.one_in(12) else frozenset(),
         capabilities=frozenset(("fast",)) if throw.one_in(12) else frozenset(),
     )
 

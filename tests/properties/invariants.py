@@ -117,6 +117,7 @@ def members_sit_where_they_may(before: Facts, decision: Decision) -> None:
             assert node.ready, f"{unit.key} goes to {node.name}, which takes nobody"
             assert node.ready_in <= 0, f"{unit.key} goes to {node.name}, which does not exist yet"
             assert constraints.accepts(role.constraint, node), f"{unit.key} on {node.name}"
+            assert node.name not in role.constraint.not_now, f"{node.name} is held back"
             _grants_answer(role, node, seat)
 
 

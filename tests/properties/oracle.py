@@ -16,7 +16,8 @@ from windlass.core.facts import Device, DeviceRequest, Facts, Node, Role, Unit
 class Room:
     """What is left of a cluster that nobody used yet."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: Facts, *, closed_too: bool = True) -> None:
+        self.closed_too = closed_too
         self.amounts = {
             node.name: {
                 **node.allocatable,
@@ -31,6 +32,7 @@ class Room:
         left = self.amounts[node.name]
         return (
             constraints.accepts(role.constraint, node)
+            and (self.closed_too or node.name not in role.constraint.not_now)
             and all(left.get(name, 0) >= amount for name, amount in _needs(node, role) if amount)
             and not self.ports[node.name] & set(role.ports)
         )
@@ -45,7 +47,7 @@ class Room:
 def can_start(facts: Facts, unit: Unit, *, closed_too: bool) -> bool:
     """Whether the least of the unit fits in the empty cluster; `closed_too`: also on nodes that
     take nobody now or are not there yet."""
-    room = Room(facts)
+    room = Room(facts, closed_too=closed_too)
     nodes = [n for n in facts.nodes if closed_too or (n.ready and n.ready_in <= 0)]
     if unit.gang:
         members = [role for role in unit.roles for _ in range(role.least)]

@@ -30,7 +30,7 @@ _OURS = frozenset(
         "DeadlineExceeded", "OOMKilled", "OutOfMemory", "OutOfSharedMemory", "ImageNotSupported",
         "PodNotSupported", "CreateContainerConfigError", "CreateContainerError", "StartError",
         "UnexpectedAdmissionError", "TopologyAffinityError", "NodeAffinity", "NodePorts",
-        "PortTaken",
+        "PortTaken", "AdmissionRefused", "WaitingForData",
     }
 )  # fmt: skip
 """Reasons that only the platform gives: a job cannot claim them and be started again for free."""

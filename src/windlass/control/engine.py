@@ -39,6 +39,8 @@ class Engine:
     """How far teams' pods are kept apart: `process`, not at all; `user`, by user id."""
     claims: bool = True
     """Persistent volume claims can be mounted."""
+    admission: bool = True
+    """Rules of namespaces may refuse pods: quotas, limit ranges, Pod Security, policies."""
     heartbeats: bool = False
     """Nobody else looks after the leases of nodes, so a silent node is marked by us."""
     authority: str = ""
@@ -62,6 +64,7 @@ class Engine:
             server=data.get("server", usual.server).strip().rstrip("/"),
             isolation=cast("Isolation", _choice(data, "isolation", Isolation, usual.isolation)),
             claims=_flag(data, "claims", usual.claims),
+            admission=_flag(data, "admission", usual.admission),
             heartbeats=_flag(data, "heartbeats", usual.heartbeats),
             authority=data.get("authority", usual.authority),
             python=data.get("python", usual.python),
@@ -78,6 +81,7 @@ class Engine:
             "server": self.server,
             "isolation": self.isolation,
             "claims": _word(self.claims),
+            "admission": _word(self.admission),
             "heartbeats": _word(self.heartbeats),
             "authority": self.authority,
             "python": self.python,

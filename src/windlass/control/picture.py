@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from windlass.control import engine as engines
-from windlass.control import members, snapshots
-from windlass.core import facts, predict, state
-from windlass.kinds import kubernetes, meta, queue
+from windlass.control import members, quotas, refusals, snapshots, volumes
+from windlass.core import constraints, facts, predict, state
+from windlass.kinds import clusterkinds, kubernetes, meta, queue
 from windlass.kinds.run import MemberKey, Run
 from windlass.store.reflector import Change
 
 T = TypeVar("T", bound=meta.Object)
+K = TypeVar("K", str, tuple[str, str])
 Fact = facts.Unit | facts.Running
 _POD = "pod/"
 """What the keys of pods that count by themselves begin with; those of Runs are their uids."""
@@ -69,6 +70,13 @@ class Picture:
         """Node -> pods that hold devices there without naming them, by key."""
         self._named: dict[str, set[str]] = {}
         """Node -> keys of those who name the devices that they hold there."""
+        self._unstarted: set[str] = set()
+        """Uids of Runs that hold room and have not started."""
+        self._quotas: dict[tuple[str, str], clusterkinds.ResourceQuota] = {}
+        self._told_limits: tuple[facts.Quota, ...] = ()
+        self._volumes = volumes.Volumes()
+        self._refusals = refusals.Refusals()
+        self._held_back_until: float | None = None
         self._past = predict.History()
         self._snapshot: state.Snapshot | None = None
 
@@ -109,6 +117,24 @@ class Picture:
         self.engine = engines.Engine.read(after)
         self._changed_runs.update(self._runs)
 
+    def see_quota(
+        self,
+        _: Change,
+        before: clusterkinds.ResourceQuota | None,
+        after: clusterkinds.ResourceQuota | None,
+    ) -> None:
+        _put(self._quotas, before, after, lambda each: (each.namespace, each.name))
+
+    def see_volumes(
+        self, _: Change, before: volumes.Kind | None, after: volumes.Kind | None
+    ) -> None:
+        self._volumes.see(before, after)
+        self._changed_runs.update(
+            uid
+            for uid, owner in self._runs.items()
+            if owner.spec.mounts and not owner.finished and volumes.mounted(owner.spec)
+        )
+
     def wrote(self, owner: Run) -> None:
         """What the store answered to a write of ours; the watch may have been quicker."""
         known = self._runs.get(owner.uid)
@@ -130,9 +156,24 @@ class Picture:
         """Whether `collect` has yet to look at what the Run is now."""
         return uid in self._changed_runs
 
-    def is_open(self, node: str) -> bool:
+    def takes(self, owner: Run, node: str) -> bool:
+        """Whether a node takes new members of a Run, by its state, labels and taints of now."""
         known = self._nodes.get(node)
-        return known is not None and snapshots.is_open(known)
+        if known is None or not snapshots.is_open(known):
+            return False
+        fact = self._told_nodes.get(node)
+        if fact is None or node in self._changed_nodes:
+            fact = snapshots.read_node(known, self._levels)
+        return constraints.accepts(snapshots.constraint_of(owner), fact)
+
+    def unstarted(self) -> list[Run]:
+        """Runs that hold room and have not started: whether their nodes still take them may change
+        under them."""
+        return [self._runs[uid] for uid in sorted(self._unstarted) if uid in self._runs]
+
+    def held_back_until(self) -> float | None:
+        """When time alone changes what `collect` finds."""
+        return self._held_back_until
 
     def nominated(self) -> list[str]:
         """Uids of Runs for which room is being freed."""
@@ -180,8 +221,11 @@ class Picture:
 
     def collect(self, now: float) -> Changes:
         """What has changed since the last time, as events. `now`: see `snapshots.read_running`."""
+        self._look_at_refusals(now)
         seen = frozenset(self._changed_runs)
-        events: list[state.Event] = [*self._node_events(), *self._queue_events()]
+        events: list[state.Event] = [
+            *self._node_events(), *self._queue_events(), *self._quota_events(),
+        ]  # fmt: skip
         touched = {_node_of(event) for event in events}
         units: dict[str, state.Event] = {}
         nominations: list[state.Event] = []
@@ -224,6 +268,7 @@ class Picture:
             waiting=tuple(each for each in told if isinstance(each, facts.Unit)),
             nominations=tuple(self._nominations.values()),
             levels=tuple(self._levels),
+            quotas=self._told_limits,
         )
 
     def _node_events(self) -> list[state.Event]:
@@ -275,6 +320,43 @@ class Picture:
     def _naming(self, name: str) -> list[str]:
         return [uid for uid, owner in self._runs.items() if owner.spec.queue == name]
 
+    def _quota_events(self) -> list[state.Event]:
+        read = (quotas.read(each) for _, each in sorted(self._quotas.items()))
+        limits = tuple(each for each in read if each is not None)
+        if limits == self._told_limits:
+            return []
+        self._told_limits = limits
+        return [state.QuotasPut(limits)]
+
+    def _look_at_refusals(self, now: float) -> None:
+        """Runs whose members a node refused, or takes again, are looked at again."""
+        touched = {
+            shape
+            for uid in self._changed_pods
+            if (pod := self._pods.get(uid)) is not None and self._refusals.concerns(pod)
+            if (shape := self._shape_of(pod)) is not None and self._refusals.see(pod, shape)
+        }
+        if self._held_back_until is not None and self._held_back_until <= now:
+            touched |= self._refusals.shapes()
+        self._held_back_until = self._refusals.next_change(now)
+        for uid, fact in self._told.items() if touched else ():
+            unit = fact if isinstance(fact, facts.Unit) else fact.unit
+            if uid in self._runs and any(refusals.shape_of(r) in touched for r in unit.roles):
+                self._changed_runs.add(uid)
+
+    def _shape_of(self, pod: kubernetes.Pod) -> refusals.Shape | None:
+        owner, key = self._runs.get(members.owner_uid(pod)), members.key_of(pod)
+        roles = (
+            (each for each in owner.spec.roles if key and each.name == key.role) if owner else ()
+        )
+        role = next(iter(roles), None)
+        return refusals.shape_of(snapshots.role_of(role, owner)) if role and owner else None
+
+    def _held_back(self, now: float) -> snapshots.HeldBack | None:
+        if self._held_back_until is None:
+            return None
+        return lambda role: self._refusals.held_back(refusals.shape_of(role), now)
+
     def _move_in(self) -> None:
         """Runs that name no queue follow the one that owns their namespace."""
         homes = snapshots.homes(self._queues.values())
@@ -287,14 +369,20 @@ class Picture:
     def _read_run(self, uid: str, now: float) -> Fact | None:
         owner = self._runs.get(uid)
         self._follow_pods(uid, owner)
+        self._unstarted.discard(uid)
         if owner is None:
             self._ours.pop(uid, None)
             return None
-        waits = snapshots.waits(owner)
-        if not waits and not snapshots.holds_assignment(owner):
+        waits, holds = snapshots.waits(owner), snapshots.holds_assignment(owner)
+        if not waits and not holds:
             return None
+        if holds and owner.status.phase == "Queued":
+            self._unstarted.add(uid)
         name = self._queue_of(owner)
-        unit = snapshots.read_unit(owner, name, self._levels, self.engine)
+        unit = snapshots.read_unit(
+            owner, name, self._levels, self.engine, self._volumes.reach(owner),
+            self._held_back(now),
+        )  # fmt: skip
         if waits:
             return unit
         queue_fact = self._told_queues.get(name)
@@ -441,7 +529,7 @@ def is_pod(key: str) -> bool:
     return key.startswith(_POD)
 
 
-def _put(objects: dict[str, T], before: T | None, after: T | None, key: Callable[[T], str]) -> str:
+def _put(objects: dict[K, T], before: T | None, after: T | None, key: Callable[[T], K]) -> K:
     """Keeps what is there, drops what is gone; the key of either."""
     if after is not None:
         objects[key(after)] = after

@@ -21,11 +21,23 @@ from windlass.control import members, podsetup, ports
 from windlass.frameworks import group as groups
 from windlass.frameworks import order as orders
 from windlass.kinds import duration, hostpods, kubernetes, meta, quantity, run
+from windlass.kinds.reasons import Reason
 
 AUDIENCE = "windlass"
 _VISIBLE = {"gpu": ("CUDA_VISIBLE_DEVICES",), "npu": ("ASCEND_RT_VISIBLE_DEVICES",)}
 """Where no runtime hides devices, programs are told which are theirs."""
 _TOKEN_SECONDS = 3600
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Hindrance:
+    """Why no pod of an attempt can be made now."""
+
+    reason: Reason = Reason.WAITING_FOR_CAPACITY
+    words: str = ""
+    """With the remedy; "": nothing stands against it."""
+    final: bool = False
+    """It will not pass: the attempt ends."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,8 +47,7 @@ class Setting:
     engine: engines.Engine = dataclasses.field(default_factory=engines.Engine)
     ports: ports.Block | None = None
     """Of the attempt; None: it has none."""
-    problem: str = ""
-    """Why no pod can be made now, with the remedy."""
+    hindrance: Hindrance = Hindrance()
     addresses: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """By node, where others reach it; an engine of one machine needs none."""
 
@@ -52,6 +63,11 @@ def unsupported(spec: run.RunSpec, engine: engines.Engine | None = None) -> str:
             return (
                 f"spec.mounts: {mount.source}: datasets are not there yet; mount a claim or host:"
             )
+    if spec.overrides and spec.overrides.resource_claims:
+        return (
+            "spec.overrides.resourceClaims: devices of Dynamic Resource Allocation cannot be "
+            "claimed yet; ask for whole devices in spec.roles[].devices"
+        )
     if engine is not None:
         problem = unsupported_by(engine, spec)
         if problem:
@@ -271,7 +287,9 @@ class _Pod:
         command = list(rendered.command)
         if podsetup.builds_environment(spec) or (engine.images and self._is_prepared):
             command = podsetup.entered(command, self._root, engine)
-        devices = Counter(_resource_of(name) for name in self.member.devices or ())
+        # Shares are granted by whoever says so on the node; the kubelet counts whole devices only.
+        whole = (name for name in self.member.devices or () if ":" not in name)
+        devices = Counter(_resource_of(name) for name in whole)
         amounts: kubernetes.Quantities = {
             "cpu": self.role.resources.cpu,
             "memory": self.role.resources.memory,

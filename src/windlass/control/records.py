@@ -82,7 +82,7 @@ def settle(
     owner: run.Run,
     epoch: int,
     now: datetime.datetime,
-    is_open: Callable[[str], bool],
+    takes: Callable[[run.Run, str], bool],
     pods: Iterable[run.MemberKey],
 ) -> Patch | None:
     """What an assignment or eviction that stands needs, before anything new is decided."""
@@ -90,7 +90,7 @@ def settle(
     if held is None or not snapshots.holds_assignment(owner):
         return None
     if owner.status.phase == "Queued":
-        return _settle_waiting(owner, held, epoch, is_open)
+        return _settle_waiting(owner, held, epoch, takes)
     if owner.status.phase == "Stopping":
         return None
     eviction = owner.status.eviction
@@ -125,13 +125,15 @@ def is_taken(owner: run.Run) -> bool:
 
 
 def _settle_waiting(
-    owner: run.Run, held: run.Assignment, epoch: int, is_open: Callable[[str], bool]
+    owner: run.Run, held: run.Assignment, epoch: int, takes: Callable[[run.Run, str], bool]
 ) -> Patch | None:
-    """Not started: held ones give their room back, others are confirmed by today's leader. A Run
-    that starts again at another size takes its room along."""
+    """Not started: held ones, and those whose nodes no longer take them, give their room back;
+    others are confirmed by today's leader. A Run that starts again at another size takes its room
+    along."""
     members = snapshots.kept_room(owner)
-    fits = all(is_open(member.node) for listed in members.values() for member in listed)
-    if owner.spec.suspend or (not fits and held.epoch != epoch):
+    nodes = {member.node for listed in members.values() for member in listed}
+    fits = all(takes(owner, node) for node in nodes)
+    if held.attempt == owner.status.attempt and (owner.spec.suspend or not fits):
         return {"assignment": None}
     if held.attempt != owner.status.attempt:
         patch: Patch = {"assignment": None}

@@ -24,7 +24,9 @@ _COSTLY = {
     Reason.OUT_OF_SHARED_MEMORY: "Failed",
 }
 """Causes of another attempt that are counted."""
-_FREE = frozenset({Reason.SUSPENDED, Reason.RESIZED, Reason.NODE_REFUSED})
+_REFUSALS = frozenset({Reason.NODE_REFUSED, Reason.ADMISSION_REFUSED})
+"""Somebody else's word against a start; the next one comes later each time."""
+_FREE = frozenset({Reason.SUSPENDED, Reason.RESIZED, Reason.WAITING_FOR_DATA}) | _REFUSALS
 """Always followed by another attempt, which costs nothing: not the Run's doing."""
 RESTARTABLE = frozenset(
     {Reason.CODE_FAILED, Reason.OUT_OF_MEMORY, Reason.OUT_OF_SHARED_MEMORY, Reason.AGENT_LOST}
@@ -63,12 +65,23 @@ def retry_at(owner: run.Run) -> float:
     last = history[-1]
     if last.reason in _COSTLY:
         times_before = owner.status.retries
-    elif last.reason == Reason.NODE_REFUSED:
+    elif last.reason in _REFUSALS:
         ends = (step.reason for step in reversed(history) if step.to_phase == "Queued")
-        times_before = len(list(itertools.takewhile(lambda r: r == Reason.NODE_REFUSED, ends)))
+        times_before = len(list(itertools.takewhile(lambda r: r in _REFUSALS, ends)))
     else:
         return 0.0
     return times.parse(last.at).timestamp() + pause(times_before)
+
+
+def lately(owner: run.Run) -> tuple[Reason, str] | None:
+    """Why it must wait before it is placed again, in the words of what happened."""
+    history = owner.status.history or ()
+    if owner.status.phase != "Queued" or not history or not retry_at(owner):
+        return None
+    last = history[-1]
+    if last.reason == Reason.ADMISSION_REFUSED:
+        return Reason.ADMISSION_REFUSED, last.message
+    return Reason.WAITING_TO_RETRY, f"{last.reason}: {last.message}"
 
 
 def pause(count: int) -> float:

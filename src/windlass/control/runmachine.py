@@ -29,7 +29,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "Failed": frozenset(),
     "Stopped": frozenset(),
 }
-_SHORT = Reason.WAITING_FOR_CAPACITY
+_SHORT = frozenset({Reason.WAITING_FOR_CAPACITY, Reason.WAITING_FOR_DATA})
 """What a Run that has room is told while its pods cannot be made."""
 _NOT_YET = "not all members run yet: "
 _PREPARING_AFTER = 1.0
@@ -94,6 +94,8 @@ def _queued(view: View) -> Plan:
     # Room that an earlier leader gave is re-affirmed or withdrawn by today's scheduler first.
     if owner.spec.suspend or not wanted or not view.is_current():
         return Plan()
+    if view.closed:  # the scheduler takes the room back
+        return Plan(wake=_LOOK_AGAIN)
     nodes = sorted({member.node for member in wanted.values()})
     words = f"placed on {_some(nodes)}"
     return Plan(move=Move("Starting", Reason.ASSIGNED, words, members=view.sizes))
@@ -386,19 +388,22 @@ def _keep_whole(view: View, missing: Sequence[Member], wake: float | None) -> Pl
     due = [member for member in missing if pause <= 0 or not view.restart_of(member)]
     if len(due) < len(missing):
         wake = pause if wake is None else min(pause, wake)
-    if due and (view.setting.problem or view.owner.status.reason == _SHORT):
-        return _short(view, view.setting.problem, wake)
+    if due and (view.setting.hindrance.words or view.owner.status.reason in _SHORT):
+        return _short(view, view.setting.hindrance, wake)
     return Plan(create=_pods(view, due), delete=_surplus(view), wake=wake)
 
 
-def _short(view: View, problem: str, wake: float | None) -> Plan:
+def _short(view: View, hindrance: podrender.Hindrance, wake: float | None) -> Plan:
     """No pod can be made now: says so once and looks again; and when it is over, that it is."""
     status = view.owner.status
+    reason, problem = hindrance.reason, hindrance.words
+    if hindrance.final:
+        return Plan(move=_stop_or_end(view, reason, problem))
     if not problem:
         before = [(step.reason, step.message) for step in status.history or ()] or [("", "")]
         return Plan(note=dict(zip(("reason", "message"), before[-1], strict=True)))
-    if (status.reason, status.message) != (_SHORT, problem):
-        return Plan(note={"reason": _SHORT, "message": problem})
+    if (status.reason, status.message) != (reason, problem):
+        return Plan(note={"reason": reason, "message": problem})
     wake = _LOOK_AGAIN if wake is None else min(_LOOK_AGAIN, wake)
     return Plan(delete=_surplus(view), wake=wake)
 

@@ -33,6 +33,7 @@ from windlass.control import (
     runmachine,
     runtime,
     runview,
+    starting,
 )
 from windlass.control.engine import Engine
 from windlass.kinds import kubernetes, meta, reasons, run, times
@@ -49,6 +50,8 @@ _AT_ONCE = 16
 _STEPS_AT_ONCE = 4
 _ON_THE_WAY = ("Starting", "Running", "Stopping")
 """Phases after which more follows."""
+_RULES = ("denied", "ValidatingAdmissionPolicy", "admission webhook")
+"""How refusals by rules that somebody made begin, which are told apart from a pod that is wrong."""
 _TOLD = {
     "Running": (events.NORMAL, "Started"),
     "Queued": (events.WARNING, "Retried"),
@@ -87,6 +90,7 @@ class Runs:
         silence: nodes.Silence | None = None,
         engine: Callable[[], Engine] = Engine,
         address: Callable[[str], str] = lambda _: "",
+        gate: starting.Gate | None = None,
         now: Callable[[], datetime.datetime] = times.now,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -99,6 +103,7 @@ class Runs:
         self._engine = engine
         self._address = address
         """Where others reach a node; "" if that is not known."""
+        self._gate = gate or starting.Gate(store)
         self._ports = ports.Ports()
         self._now = now
         self._clock = clock
@@ -116,9 +121,12 @@ class Runs:
 
     async def _steps(self, owner: run.Run) -> runtime.Result:
         for _ in range(_STEPS_AT_ONCE):
-            plan, wake = self._plan(owner, self._pods.by(POD_INDEX, owner.uid))
+            hindrance = podrender.Hindrance()
+            if owner.status.phase == "Starting":
+                hindrance = await self._gate.hindrance(owner)
+            plan, wake = self._plan(owner, self._pods.by(POD_INDEX, owner.uid), hindrance)
             if plan.move is not None and plan.move.to not in _ON_THE_WAY:
-                plan, wake = self._plan(owner, await self._live_pods(owner))
+                plan, wake = self._plan(owner, await self._live_pods(owner), hindrance)
             problem, written = await self._carry_out(owner, plan)
             if problem:
                 return runtime.failed(problem)
@@ -129,7 +137,7 @@ class Runs:
         return runtime.DONE if wake is None else runtime.again(wake + 0.01)
 
     def _plan(
-        self, owner: run.Run, pods: list[kubernetes.Pod]
+        self, owner: run.Run, pods: list[kubernetes.Pod], hindrance: podrender.Hindrance
     ) -> tuple[runmachine.Plan, float | None]:
         """The next step, and when a node that is silent will count as lost."""
         silent: dict[str, runview.Node] = {}
@@ -140,26 +148,27 @@ class Runs:
             if room is not None and room.attempt == owner.status.attempt:
                 names |= {member.node for listed in room.members.values() for member in listed}
             silent, wake = self._silence.look(sorted(names))
-        setting = self._setting(owner)
-        view = runview.View(owner, pods, self._epoch(), self._now(), silent, setting)
+        setting = self._setting(owner, hindrance)
+        closed = self._gate.closed(owner) if owner.status.phase == "Queued" else ""
+        view = runview.View(owner, pods, self._epoch(), self._now(), silent, setting, closed)
         return runmachine.plan(view), wake
 
-    def _setting(self, owner: run.Run) -> podrender.Setting:
+    def _setting(self, owner: run.Run, hindrance: podrender.Hindrance) -> podrender.Setting:
         engine, room = self._engine(), owner.status.assignment
         if owner.status.phase not in ("Starting", "Running") or room is None:
             self._ports.forget(owner)
             return podrender.Setting(engine)
         named = {member.node for listed in room.members.values() for member in listed}
         known = {node: self._address(node) for node in named}
-        block, problem = None, ""
+        block = None
         if engine.addresses == "node":
             # Its own pods first: the block that is written on them is found at once.
             pods = itertools.chain(self._pods.by(POD_INDEX, owner.uid), self._pods)
             try:
                 block = self._ports.take(owner, engine.ports, pods)
             except ports.NoPortsError as none:
-                problem = str(none)
-        return podrender.Setting(engine, block, problem, {n: a for n, a in known.items() if a})
+                hindrance = podrender.Hindrance(words=str(none))
+        return podrender.Setting(engine, block, hindrance, {n: a for n, a in known.items() if a})
 
     async def _carry_out(self, owner: run.Run, plan: runmachine.Plan) -> tuple[str, run.Run | None]:
         """What went wrong, if something did; and the Run if its next step can be taken at once."""
@@ -167,7 +176,7 @@ class Runs:
             return "", await self._patch(owner, dict(plan.note))
         move = plan.move
         if plan.create:
-            problem = await self._create_secret(owner) or await self._create_all(plan.create)
+            problem = await self._create_secret(owner) or await self._create_all(owner, plan.create)
             if isinstance(problem, runmachine.Move):
                 move = problem
             elif problem:
@@ -230,11 +239,23 @@ class Runs:
                 await self._store.create(secret)
         return None
 
-    async def _create_all(self, pods: Iterable[kubernetes.Pod]) -> runmachine.Move | str:
-        """ "" when all exist; words when it should be tried again; a Move when it never will."""
+    async def _create_all(self, owner: run.Run, pods: podrender.Pods) -> runmachine.Move | str:
+        """ "" when all exist; words when it should be tried again; a Move when the attempt is over.
+        What was made before one was refused goes with the attempt: no half of a gang stays."""
+        starts = owner.status.phase == "Starting"
+        # One alone is refused whole; of several, one of each role is tried first.
+        if starts and len(pods) > 1 and self._engine().admission:
+            refusal = await self._gate.refusal(owner, pods)
+            if refusal is not None:
+                return _refused(refusal)
         answers = await all_of(self._create(pod) for pod in pods)
         moves = [answer for answer in answers if isinstance(answer, runmachine.Move)]
-        return moves[0] if moves else next((answer for answer in answers if answer), "")
+        if not moves:
+            return next((answer for answer in answers if answer), "")
+        self._gate.forget(owner)
+        if not starts and moves[0].reason == reasons.Reason.ADMISSION_REFUSED:
+            return moves[0].message  # the others run on; it joins when it is admitted
+        return moves[0]
 
     async def _create(self, pod: kubernetes.Pod) -> runmachine.Move | str:
         try:
@@ -246,8 +267,8 @@ class Runs:
             old = members.restart_of(found) < members.restart_of(pod)
             if old or found.metadata.deletion_timestamp:
                 return f"waiting until the last pod of the name {pod.name} is gone"
-        except errors.Invalid as error:
-            return runmachine.Move("Stopping", reasons.Reason.UNSUPPORTED, error.message)
+        except (errors.Forbidden, errors.Invalid) as error:
+            return _refused(error)
         return ""
 
     async def _delete(self, pod: kubernetes.Pod, grace_seconds: int | None = None) -> None:
@@ -291,6 +312,15 @@ class Runs:
             run.Run, owner.name, owner.namespace, subresource="status",
             patch={"metadata": version, "status": status},
         )  # fmt: skip
+
+
+def _refused(error: errors.ApiError) -> runmachine.Move:
+    """The cluster does not admit a pod. What no rule of a namespace refuses, but the API itself,
+    will never be admitted."""
+    invalid = isinstance(error, errors.Invalid)
+    ruled = not invalid or any(word in error.message for word in _RULES)
+    reason = reasons.Reason.ADMISSION_REFUSED if ruled else reasons.Reason.UNSUPPORTED
+    return runmachine.Move("Stopping", reason, error.message)
 
 
 def _progress_patch(told: run.Progress, before: run.Progress | None) -> dict[str, Any]:

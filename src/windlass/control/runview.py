@@ -45,6 +45,8 @@ class View:
     """Those that are lost or gone."""
     setting: podrender.Setting = dataclasses.field(default_factory=podrender.Setting)
     """What pods of this attempt are rendered with."""
+    closed: str = ""
+    """A node of an assignment that has not started which does not take it any more."""
 
     # --- pods
 

@@ -23,9 +23,10 @@ from typing import Any, TypeVar
 
 from windlass.control import leader, metrics, picture, records, snapshots
 from windlass.control.runs import all_of
+from windlass.control.volumes import Claims
 from windlass.core import cycle as core
 from windlass.core import facts, invariants, state
-from windlass.kinds import kubernetes, queue, times
+from windlass.kinds import clusterkinds, kubernetes, queue, times
 from windlass.kinds.run import QueuePlace, Run
 from windlass.store import client, errors
 from windlass.store.reflector import Reflector
@@ -75,6 +76,8 @@ class Scheduler:
         runs: Reflector[Run],
         queues: Reflector[queue.Queue],
         engine: Reflector[kubernetes.ConfigMap] | None = None,
+        claims: Claims | None = None,
+        quotas: Reflector[clusterkinds.ResourceQuota] | None = None,
         epoch: int,
         policy: facts.Policy = POLICY,
         levels: snapshots.Levels = snapshots.LEVELS,
@@ -119,6 +122,7 @@ class Scheduler:
         if engine is not None:
             engine.add_handler(self._picture.see_engine)
             engine.add_handler(self._wake)
+        self._watch_limits(claims, quotas)
 
     async def run(self) -> None:
         """Decides whenever something changed, until cancelled."""
@@ -153,15 +157,29 @@ class Scheduler:
             moments = (at for at in (outcome.decision.wake_at, *rested) if at is not None)
             self._wake_at = min(moments, default=None)
             self._unsaid = self._words(outcome)
+        until = self._picture.held_back_until()
         # 4. Tell the others why they wait, a few at a time.
         again = await self._tell()
-        return min((at for at in (self._wake_at, again) if at is not None), default=None)
+        moments = (at for at in (self._wake_at, again, until) if at is not None)
+        return min(moments, default=None)
 
     async def look(self, read: Callable[[state.Snapshot], T]) -> T | None:
         """What a reader makes of the snapshot, between two decisions; None before the first."""
         async with self._deciding:
             snapshot = self._picture.snapshot
             return None if snapshot is None else read(snapshot)
+
+    def _watch_limits(
+        self, claims: Claims | None, quotas: Reflector[clusterkinds.ResourceQuota] | None
+    ) -> None:
+        """What only some engines have."""
+        if quotas is not None:
+            quotas.add_handler(self._picture.see_quota)
+            quotas.add_handler(self._wake)
+        if claims is not None:
+            for see in (self._picture.see_volumes, self._wake):
+                for reflector in claims:
+                    reflector.add_handler(see)
 
     def _wake(self, *_: object) -> None:
         self._changed.set()
@@ -180,11 +198,12 @@ class Scheduler:
         """Looks after assignments and evictions that stand: those of an earlier leader are
         confirmed or taken back, room that was given back is noted as free."""
         owners = {owner.uid: owner for owner in self._picture.evicted()}
+        owners |= {owner.uid: owner for owner in self._picture.unstarted()}
         owners |= {owner.uid: owner for owner in self._picture.changed_runs()}
         now = self._now()
         for owner in owners.values():
             pods = self._picture.pods_of(owner) if owner.status.eviction is not None else ()
-            patch = records.settle(owner, self._epoch, now, self._picture.is_open, pods)
+            patch = records.settle(owner, self._epoch, now, self._picture.takes, pods)
             if patch is not None and owner.uid not in self._missed:
                 await self._patch(owner, patch)
 

@@ -20,7 +20,9 @@ from windlass.control import (
     runs,
     runtime,
     scheduler,
+    starting,
     views,
+    volumes,
 )
 from windlass.kinds import cronrun, kubernetes, meta
 from windlass.kinds.run import Run
@@ -68,6 +70,8 @@ class Scheduler(Set):
             runs=seen.runs,
             queues=seen.queues,
             engine=seen.engine,
+            claims=(seen.claims, seen.volumes, seen.classes),
+            quotas=seen.quotas,
             epoch=epoch,
             registry=registry,
         )
@@ -95,6 +99,7 @@ class Controllers(Set):
         self._seen_runs, self._seen_pods = seen.runs, seen.pods
         self._seen_crons, self._seen_nodes = seen.crons, seen.nodes
         self._facts = seen.engine
+        claims = self._seen_claims = (seen.claims, seen.volumes, seen.classes)
         self._runs = runtime.Controller(
             runs.NAME,
             runs.Runs(
@@ -104,6 +109,7 @@ class Controllers(Set):
                 silence=nodes.Silence(seen.nodes),
                 engine=self._engine,
                 address=self._address,
+                gate=starting.Gate(store, seen.nodes, claims),
             ).reconcile,
             keys=lambda: [_key(each) for each in self._seen_runs],
             workers=8,
@@ -127,6 +133,8 @@ class Controllers(Set):
         self._seen_pods.add_handler(self._pod_changed)
         self._seen_crons.add_handler(self._cron_changed)
         self._seen_nodes.add_handler(self._node_changed)
+        for reflector in self._seen_claims:
+            reflector.add_handler(self._claim_changed)
 
     def loops(self) -> Loops:
         return {
@@ -168,6 +176,12 @@ class Controllers(Set):
         owner = members.owner_key(_either(before, after))
         if owner is not None:
             self._runs.enqueue(owner)
+
+    def _claim_changed(self, *_: object) -> None:
+        """Runs whose pods wait for a volume."""
+        for owner in self._seen_runs:
+            if owner.status.phase == "Starting" and volumes.mounted(owner.spec):
+                self._runs.enqueue(_key(owner))
 
     def _node_changed(
         self, _: Change, before: kubernetes.Node | None, after: kubernetes.Node | None

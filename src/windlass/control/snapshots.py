@@ -13,10 +13,10 @@ from __future__ import annotations
 import dataclasses
 import decimal
 import fractions
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from windlass.control import engine as engines
-from windlass.control import members, podrender, retrying, runview
+from windlass.control import members, podrender, retrying, runview, volumes
 from windlass.core import facts
 from windlass.core.constraints import NAME_FIELD
 from windlass.kinds import duration, kubernetes, quantity, queue, run, times
@@ -27,11 +27,17 @@ MOST_DEVICES = 1024
 """Of one resource on one node that are counted."""
 TRIED_LAST = -1_000_000
 """Points of a node that failed a Run: more than all that its user may like about it."""
+HeldBack = Callable[[facts.Role], frozenset[str]]
+"""Nodes that lately refused members of a role."""
 Levels = Mapping[str, str]
 LEVELS: Levels = {"zone": "topology.kubernetes.io/zone", "rack": "windlass.dev/rack"}
 """Levels of the topology, widest first, and the label in which a node says where it is."""
 PRICE, CAPABILITIES = "windlass.dev/price-per-hour", "windlass.dev/capabilities"
 """Annotations (or labels) of a node: `2.50`, and names joined by commas: `shares,partitions`."""
+SHARES = "shares"
+"""What a node offers on which somebody grants shares of devices, as the annotation of its pods
+`windlass.dev/devices` names them."""
+_FORMS: tuple[facts.Form, ...] = ("whole", "share", "ratio")
 _HOUR, _BILLIONTHS, _MOST_DIGITS = 3600, 10**9, 12
 
 
@@ -41,16 +47,17 @@ _HOUR, _BILLIONTHS, _MOST_DIGITS = 3600, 10**9, 12
 def read_node(node: kubernetes.Node, levels: Levels = LEVELS) -> facts.Node:
     labels = node.metadata.labels or {}
     amounts = members.read_amounts(node.status.allocatable or node.status.capacity)
+    capabilities = frozenset(name for name in _told(node, CAPABILITIES).split(",") if name)
     return facts.Node(
         name=node.name,
         allocatable={name: n for name, n in amounts.items() if not members.device_kind(name)},
-        devices=_devices(amounts, labels),
+        devices=_devices(amounts, labels, capabilities),
         labels=labels,
         taints=tuple(facts.Taint(t.key, t.value, t.effect) for t in node.spec.taints or ()),
         ready=is_open(node),
         path=_path(labels, levels),
         price=_price(_told(node, PRICE)),
-        capabilities=frozenset(name for name in _told(node, CAPABILITIES).split(",") if name),
+        capabilities=capabilities,
     )
 
 
@@ -152,14 +159,17 @@ def read_unit(
     queue_name: str,
     levels: Levels = LEVELS,
     engine: engines.Engine | None = None,
+    reach: volumes.Reach = volumes.Reach(),  # noqa: B008 (immutable)
+    held_back: HeldBack | None = None,
 ) -> facts.Unit:
-    """`engine`: what it cannot do holds the Run; None: nobody knows."""
+    """`engine`: what it cannot do holds the Run; None: nobody knows. `reach`: what its claims
+    mean. `held_back`: nodes that lately refused such members."""
     spec, topology = owner.spec, owner.spec.placement.topology
     created = owner.metadata.creation_timestamp
     return facts.Unit(
         key=owner.uid,
         queue=queue_name,
-        roles=tuple(_role(role, spec.placement, owner.status.avoid) for role in spec.roles),
+        roles=tuple(_bounded(role_of(role, owner), reach, held_back) for role in spec.roles),
         submitted=times.parse(created).timestamp() if created else 0.0,
         user=spec.user or "",
         namespace=owner.namespace,
@@ -172,7 +182,8 @@ def read_unit(
         attained=_ran_before(owner),
         kin=f"{owner.namespace}/{spec.user or ''}",
         not_before=retrying.retry_at(owner),
-        held=_held(spec, levels, engine),
+        held=_held(spec, levels, engine, reach),
+        lately=retrying.lately(owner),
     )
 
 
@@ -361,10 +372,14 @@ def _grant(request: facts.DeviceRequest, device: str) -> facts.Grant:
 # --- parts ----------------------------------------------------------------------------------------
 
 
-def _devices(amounts: Mapping[str, int], labels: Mapping[str, str]) -> tuple[facts.Device, ...]:
-    """Whole devices, as many as a node counts. What it counts twice, under our name and under its
-    plug-in's, is there once."""
+def _devices(
+    amounts: Mapping[str, int], labels: Mapping[str, str], capabilities: Collection[str]
+) -> tuple[facts.Device, ...]:
+    """As many as a node counts, whole ones, and shares of them where it says that somebody there
+    grants them. What it counts twice, under our name and under its plug-in's, is there once."""
     found = []
+    shared = SHARES in capabilities
+    forms = frozenset(_FORMS if shared else _FORMS[:1])
     for resource, count in sorted(amounts.items()):
         kind = members.device_kind(resource)
         ours = f"{members.DEVICE_PREFIX}{kind}"
@@ -373,7 +388,7 @@ def _devices(amounts: Mapping[str, int], labels: Mapping[str, str]) -> tuple[fac
         stem = kind if resource == ours else resource
         model = labels.get(f"{members.DEVICE_PREFIX}{kind}-model", "").lower()
         found += [
-            facts.Device(f"{stem}/{number}", kind, model)
+            facts.Device(f"{stem}/{number}", kind, model, forms=forms)
             for number in range(min(count, MOST_DEVICES))
         ]
     return tuple(found)
@@ -415,9 +430,9 @@ def _quota(amounts: queue.Amounts | None) -> dict[str, int]:
     }
 
 
-def _role(
-    role: run.Role, placement: run.Placement, avoid: Iterable[str] | None = None
-) -> facts.Role:
+def role_of(role: run.Role, owner: run.Run) -> facts.Role:
+    """What members of a role need and like, whatever else is going on."""
+    placement = owner.spec.placement
     requests = tuple(_request(device) for device in role.devices or ())
     within = placement.bundle.within if placement.bundle and requests else ""
     least = role.min_replicas or role.replicas
@@ -429,9 +444,22 @@ def _role(
         devices=requests,
         # `socket` never gets here: podrender.unsupported holds such a Run.
         bundle="" if within == "socket" else within,
-        constraint=_constraint(placement.nodes or run.NodeChoice()),
-        prefers=(*_prefers(placement.nodes or run.NodeChoice()), *_dislikes(avoid)),
+        constraint=constraint_of(owner),
+        prefers=(*_prefers(placement.nodes or run.NodeChoice()), *_dislikes(owner.status.avoid)),
     )
+
+
+def _bounded(
+    role: facts.Role,
+    reach: volumes.Reach,
+    held_back: HeldBack | None,
+) -> facts.Role:
+    """The role with what volumes and nodes have to say."""
+    not_now = held_back(role) if held_back else frozenset()
+    if not reach.terms and not not_now:
+        return role
+    constraint = dataclasses.replace(role.constraint, volumes=reach.terms, not_now=not_now)
+    return dataclasses.replace(role, constraint=constraint)
 
 
 def _request(device: run.Device) -> facts.DeviceRequest:
@@ -448,7 +476,9 @@ def _request(device: run.Device) -> facts.DeviceRequest:
     )
 
 
-def _constraint(nodes: run.NodeChoice) -> facts.Constraint:
+def constraint_of(owner: run.Run) -> facts.Constraint:
+    """Which nodes its user accepts."""
+    nodes = owner.spec.placement.nodes or run.NodeChoice()
     return facts.Constraint(
         selector=tuple(sorted((nodes.selector or {}).items())),
         tolerations=tuple(
@@ -478,7 +508,7 @@ def _dislikes(avoid: Iterable[str] | None) -> tuple[facts.Preference, ...]:
 
 
 def _held(
-    spec: run.RunSpec, levels: Levels, engine: engines.Engine | None
+    spec: run.RunSpec, levels: Levels, engine: engines.Engine | None, reach: volumes.Reach
 ) -> tuple[Reason, str] | None:
     if spec.suspend:
         return Reason.SUSPENDED, "held by spec.suspend"
@@ -491,7 +521,9 @@ def _held(
                 f"spec.placement.topology.level {topology.level}: nodes here are known by "
                 f"{', '.join(known)}; name one of these"
             )
-    return (Reason.UNSUPPORTED, problem) if problem else None
+    if problem:
+        return Reason.UNSUPPORTED, problem
+    return (Reason.WAITING_FOR_DATA, reach.problem) if reach.problem else None
 
 
 def _started(owner: run.Run) -> float | None:

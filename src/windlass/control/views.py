@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from windlass.control import engine, runs
-from windlass.kinds import cronrun, kubernetes, meta, queue
+from windlass.kinds import clusterkinds, cronrun, kubernetes, meta, queue
 from windlass.kinds.run import Run
 from windlass.store import client
 from windlass.store.reflector import Reflector
@@ -32,6 +32,9 @@ class Views:
     def __init__(self, store: client.Store) -> None:
         self._store = store
         self._asked: list[Reflector[Any]] = []
+        self._if_served: list[tuple[str, Reflector[Any]]] = []
+        """With the engine's fact that says whether there is such a kind. Without it they stay
+        empty."""
         self._entered = False
 
     @functools.cached_property
@@ -60,6 +63,22 @@ class Views:
         return self._keep(self._one(kubernetes.ConfigMap, engine.NAME))
 
     @functools.cached_property
+    def claims(self) -> Reflector[clusterkinds.PersistentVolumeClaim]:
+        return self._keep_if("claims", clusterkinds.PersistentVolumeClaim)
+
+    @functools.cached_property
+    def volumes(self) -> Reflector[clusterkinds.PersistentVolume]:
+        return self._keep_if("claims", clusterkinds.PersistentVolume)
+
+    @functools.cached_property
+    def classes(self) -> Reflector[clusterkinds.StorageClass]:
+        return self._keep_if("claims", clusterkinds.StorageClass)
+
+    @functools.cached_property
+    def quotas(self) -> Reflector[clusterkinds.ResourceQuota]:
+        return self._keep_if("admission", clusterkinds.ResourceQuota)
+
+    @functools.cached_property
     def scheduler_lease(self) -> Reflector[kubernetes.Lease]:
         return self._keep(self._one(kubernetes.Lease, SCHEDULER_LEASE))
 
@@ -70,6 +89,7 @@ class Views:
                 reflector.start()
             for reflector in self._asked:
                 await reflector.synced()
+            await self._start_served()
         except BaseException:
             await self._stop()
             raise
@@ -88,6 +108,22 @@ class Views:
             raise RuntimeError("ask for what is watched before the watching begins")
         self._asked.append(made)
         return made
+
+    def _keep_if(self, fact: str, kind: type[T]) -> Reflector[T]:
+        made: Reflector[T] = Reflector(self._store, kind)
+        self._if_served.append((fact, made))
+        return made
+
+    async def _start_served(self) -> None:
+        if not self._if_served:
+            return
+        facts = engine.Engine.read(self.engine.get(engine.NAME, engine.NAMESPACE))
+        served = [made for fact, made in self._if_served if getattr(facts, fact)]
+        self._asked += served
+        for reflector in served:
+            reflector.start()
+        for reflector in served:
+            await reflector.synced()
 
     def _one(self, kind: type[T], name: str) -> Reflector[T]:
         """One object of our own namespace: the right to read it is the right to that name."""

@@ -142,6 +142,14 @@ class Cluster:
             self._masks[constraint] = found
         return found
 
+    def takes(self, constraint: Constraint) -> Mask:
+        """Nodes that take such members now, as far as their keepers and they themselves say."""
+        if not constraint.not_now:
+            return self.open
+        found = self.open.copy()
+        found[[self.index[name] for name in constraint.not_now if name in self.index]] = False
+        return found
+
     def points(self, preferences: tuple[Preference, ...]) -> Ints:
         """How much each node is preferred. Read only."""
         found = self._points.get(preferences)
@@ -234,7 +242,7 @@ class Cluster:
         np.maximum(fit, 0, out=fit)
         allowed = self.mask(shape.constraint).take(where)
         if not empty:
-            allowed &= self.open.take(where)
+            allowed &= self.takes(shape.constraint).take(where)
         fit *= allowed
         return fit
 
@@ -322,7 +330,9 @@ class Cluster:
     def serves(self, role: Role, seat: Seat) -> bool:
         """Whether the node and the devices of a seat are there and take such members at all."""
         node = self.index.get(seat.node)
-        if node is None or not (self.open[node] and self.mask(role.constraint)[node]):
+        if node is None or not (
+            self.takes(role.constraint)[node] and self.mask(role.constraint)[node]
+        ):
             return False
         return self.bank.has(node, seat.grants)
 

@@ -12,8 +12,6 @@ NAME_FIELD = "metadata.name"
 
 def accepts(constraint: Constraint, node: Node) -> bool:
     """Says nothing about room: only about what the node is."""
-    if node.name in constraint.avoid:
-        return False
     if not constraint.capabilities <= node.capabilities:
         return False
     if constraint.names is not None and node.name not in constraint.names:
@@ -21,12 +19,9 @@ def accepts(constraint: Constraint, node: Node) -> bool:
     if any(node.labels.get(key) != value for key, value in constraint.selector):
         return False
     facts = {**node.labels, NAME_FIELD: node.name}
-    if constraint.affinity and not any(
-        term and all(holds(requirement, facts) for requirement in term)
-        for term in constraint.affinity
-    ):
+    if constraint.affinity and not _any_of(constraint.affinity, facts):
         return False
-    if not all(all(holds(r, facts) for r in term) for term in constraint.volumes):
+    if not all(_any_of(terms, facts) for terms in constraint.volumes):
         return False
     return all(
         taint.effect == "PreferNoSchedule"
@@ -39,6 +34,12 @@ def points(preferences: Iterable[Preference], node: Node) -> int:
     """How much a member would rather be on this node than on one that matches nothing."""
     facts = {**node.labels, NAME_FIELD: node.name}
     return sum(p.points for p in preferences if all(holds(r, facts) for r in p.match))
+
+
+def _any_of(terms: Iterable[tuple[Requirement, ...]], labels: Mapping[str, str]) -> bool:
+    """As Kubernetes reads terms: any of them, all conditions of a term, and one that has no
+    condition matches nothing."""
+    return any(term and all(holds(each, labels) for each in term) for term in terms)
 
 
 def holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:

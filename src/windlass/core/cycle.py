@@ -114,6 +114,7 @@ class Cycle:
             scorer=snapshot.history.demand,
         )
         self.tree = snapshot.tree.fork()
+        self.spaces = snapshot.spaces.fork()
         self.running = ChainMap[str, Running]({}, snapshot.running)
         """Who holds room, with what this decision adds."""
         self.held = ChainMap[str, Sums]({}, snapshot.held)
@@ -154,7 +155,9 @@ class Cycle:
                 continue  # the gainer or its place went away; the promise with it
             if not preempt.comes_free(self, unit, nomination.seats):
                 continue  # who was told to go did not, or somebody came between: think again
-            waits = self.tree.shortage(unit.queue, self.need(unit), firm=not unit.preemptible)
+            waits = self.over_space(unit) or self.tree.shortage(
+                unit.queue, self.need(unit), firm=not unit.preemptible
+            )
             if waits is None and sit_down(self.scene.cluster, unit, nomination.seats):
                 self.commit(unit, nomination.seats)
             else:
@@ -181,6 +184,7 @@ class Cycle:
             self.scene.cluster.occupy(roles[seat.role], seat)
         held = amounts.of_seats(self.scene.cluster, unit.roles, seats)
         self.tree.add(unit.queue, held, firm=not unit.preemptible)
+        self.spaces.add(unit.namespace, held, len(seats))
         self.scene.crowd.seat(unit, seats)
         reserve.also_take(self, unit, seats, self.expected_end(unit))
 
@@ -266,6 +270,10 @@ class Cycle:
             return refusal
         if promise is None and (unit.queue, self.resource_class(unit)) in self._blocked:
             return verdicts.behind(unit)
+        barred = self.over_space(unit)
+        if barred is not None:
+            reserve.keep(self, promise)
+            return self._wait(unit, verdicts.over_space(unit, barred))
         narrowed = models.permitted(self.scene.cluster, self.tree, unit)
         if isinstance(narrowed, Shortage):
             shortage = narrowed
@@ -347,6 +355,7 @@ class Cycle:
         self.scene.cluster.settle()
         held = amounts.of_seats(self.scene.cluster, unit.roles, seats)
         self.tree.add(unit.queue, held, firm=not unit.preemptible)
+        self.spaces.add(unit.namespace, held, len(seats))
         self.placements[unit.key] = Placement(unit.key, seats)
         self.held[unit.key] = held
         end = self.expected_end(unit)
@@ -363,6 +372,7 @@ class Cycle:
             self.scene.cluster.release(roles[seat.role], seat)
         self.scene.cluster.settle()
         self.tree.add(unit.queue, held, firm=not unit.preemptible, sign=-1)
+        self.spaces.add(unit.namespace, held, len(running.seats), sign=-1)
         self.scene.crowd.leave(running)
         reserve.give_back(self, running)
         self.ledger = releases.Ledger(self.snapshot.releases)
@@ -387,6 +397,11 @@ class Cycle:
             found = amounts.of_wishes(self.scene.cluster, place.least_of(unit))
             self._needs[unit.key] = found
         return found
+
+    def over_space(self, unit: Unit) -> Shortage | None:
+        """The quota of its namespace that its least would exceed."""
+        members = sum(wish.count for wish in place.least_of(unit))
+        return self.spaces.shortage(unit.namespace, self.need(unit), members)
 
     def most_when_empty(self, shape: Shape) -> int:
         """Members of the shape that all nodes would hold together if they were empty."""

@@ -67,6 +67,8 @@ def _one_more(cycle: Cycle, running: Running, wish: Wish) -> tuple[Seat, ...]:
     need = amounts.of_wishes(scene.cluster, [wish])
     if cycle.tree.shortage(unit.queue, need, firm=not unit.preemptible):
         return ()
+    if cycle.spaces.shortage(unit.namespace, need, 1):
+        return ()
     beside = reserve.crossed(cycle, unit, end)
     if beside and reserve.shortage(cycle, unit, need, beside):
         return ()
@@ -83,6 +85,7 @@ def _one_more(cycle: Cycle, running: Running, wish: Wish) -> tuple[Seat, ...]:
     scene.crowd.seat(unit, answer)
     reserve.also_take(cycle, unit, answer, end)
     cycle.tree.add(unit.queue, held, firm=not unit.preemptible)
+    cycle.spaces.add(unit.namespace, held, len(answer))
     return answer
 
 

@@ -24,6 +24,7 @@ MOST_HOLDERS = 20
 _NO_CHANGE_HELPS = (
     Reason.NO_SUCH_QUEUE,
     Reason.WAITING_TO_RETRY,
+    Reason.ADMISSION_REFUSED,
     Reason.SUSPENDED,
     Reason.QUEUE_PAUSED,
     Reason.QUEUE_NOT_YOURS,
@@ -164,7 +165,7 @@ def _start(done: Cycle, lab: Lab, verdict: Verdict | None, found: tuple[Change, 
     for held in done.reservations:
         if held.reservation.unit == key:
             return Start(held.reservation.start, "reserved", "running units end when they should")
-    if verdict.reason is Reason.WAITING_TO_RETRY:
+    if verdict.reason in (Reason.WAITING_TO_RETRY, Reason.ADMISSION_REFUSED):
         return Start(lab.unit.not_before, "predicted", "nothing else may take its room until then")
     ends = next((change.names for change in found if change.kind == "ends"), ())
     last = [done.snapshot.running[name].expected_end for name in ends]

@@ -160,12 +160,13 @@ class Constraint:
     affinity: tuple[tuple[Requirement, ...], ...] = ()
     """Required node affinity: any of the terms, all conditions of a term."""
     tolerations: tuple[Toleration, ...] = ()
-    volumes: tuple[tuple[Requirement, ...], ...] = ()
-    """Where bound volumes can be reached: every entry must hold."""
+    volumes: tuple[tuple[tuple[Requirement, ...], ...], ...] = ()
+    """From where volumes can be reached: of every volume any of the terms, all conditions of a
+    term."""
     names: frozenset[str] | None = None
     """Only these nodes."""
-    avoid: frozenset[str] = frozenset()
-    """Never these: nodes that failed it."""
+    not_now: frozenset[str] = frozenset()
+    """Nodes that are held back: they refused such a member a while ago. They count as cordoned."""
     capabilities: frozenset[str] = frozenset()
     """Only nodes that offer all of these."""
 
@@ -264,6 +265,8 @@ class Unit:
     not_before: float = 0.0
     held: tuple[Reason, str] | None = None
     """Why it may not start whatever is free: a budget, an unsupported wish."""
+    lately: tuple[Reason, str] | None = None
+    """Why it must wait until `not_before`: how it fared the last time."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -345,6 +348,15 @@ class Queue:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Quota:
+    """What all units of a namespace may hold together. Resources as of a Queue, and `pods`."""
+
+    namespace: str
+    name: str
+    hard: Amounts
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Facts:
     """Everything at one moment. `core.state.build` turns it into arrays and indexes."""
 
@@ -357,6 +369,7 @@ class Facts:
     """What the last decision promised, in its order: a promise never gets later by itself."""
     levels: tuple[str, ...] = ()
     """Names of the levels of `Node.path`, widest first; the node itself is always the last."""
+    quotas: tuple[Quota, ...] = ()
 
 
 # --- what the core answers ----------------------------------------------------------------------

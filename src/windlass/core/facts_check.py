@@ -23,6 +23,7 @@ from windlass.core.facts import (
     Order,
     Pack,
     Queue,
+    Quota,
     Role,
     Running,
     Seat,
@@ -52,6 +53,8 @@ def refuse_bad(facts: Facts) -> None:
         refuse_bad_node(node)
     for queue in facts.queues:
         refuse_bad_queue(queue)
+    for quota in facts.quotas:
+        refuse_bad_quota(quota)
     for unit in facts.waiting:
         refuse_bad_unit(unit)
     for each in facts.running:
@@ -89,6 +92,10 @@ def refuse_bad_queue(queue: Queue) -> None:
         _refuse_priority(what, queue.max_priority)
     if queue.order not in get_args(Order):
         raise BadFacts(f"{what}: there is no order {queue.order!r}")
+
+
+def refuse_bad_quota(quota: Quota) -> None:
+    _refuse_amounts(f"quota {quota.namespace}/{quota.name}", quota.hard)
 
 
 def refuse_bad_unit(unit: Unit) -> None:

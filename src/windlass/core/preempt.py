@@ -500,7 +500,9 @@ def _commit(cycle: Cycle, unit: Unit, pool: Pool, plan: Plan) -> None:
         told[piece.key] = piece
         queues.add(freed.setdefault(queue, {}), piece.held)
     cycle.desk.evicted, cycle.desk.leaving = len(cycle.evictions), None
-    may = not cycle.tree.shortage(unit.queue, cycle.need(unit), firm=not unit.preemptible)
+    may = not cycle.over_space(unit) and not cycle.tree.shortage(
+        unit.queue, cycle.need(unit), firm=not unit.preemptible
+    )
     if not freed and may and sit_down(cycle.scene.cluster, unit, plan.seats):
         cycle.commit(unit, plan.seats)
         return

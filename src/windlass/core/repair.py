@@ -42,10 +42,13 @@ def missing_members(running: Running) -> dict[str, list[int]]:
 def _complete(cycle: Cycle, running: Running, missing: dict[str, list[int]]) -> None:
     unit = running.unit
     wishes = [Wish(r, len(missing[r.name])) for r in unit.roles if r.name in missing]
+    need = amounts.of_wishes(cycle.scene.cluster, wishes)
     if unit.queue in cycle.tree.queues and cycle.tree.shortage(
-        unit.queue, amounts.of_wishes(cycle.scene.cluster, wishes), firm=not unit.preemptible
+        unit.queue, need, firm=not unit.preemptible
     ):
         return  # others used its quota meanwhile
+    if cycle.spaces.shortage(unit.namespace, need, sum(wish.count for wish in wishes)):
+        return
     cycle.scene.within = near(cycle, running)
     answer = place.place(cycle.scene, dataclasses.replace(unit, topology=None), wishes)
     cycle.scene.within = None
@@ -57,6 +60,7 @@ def _complete(cycle: Cycle, running: Running, missing: dict[str, list[int]]) -> 
     cycle.scene.crowd.seat(unit, seats)
     held = amounts.of_seats(cycle.scene.cluster, unit.roles, seats)
     cycle.tree.add(unit.queue, held, firm=not unit.preemptible)
+    cycle.spaces.add(unit.namespace, held, len(seats))
     cycle.placements[unit.key] = Placement(unit.key, seats)
     cycle.running[unit.key] = dataclasses.replace(running, seats=(*running.seats, *seats))
 

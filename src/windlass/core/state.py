@@ -15,12 +15,13 @@ from collections.abc import Collection, Iterable
 from windlass.core import amounts, facts_check, order, place
 from windlass.core.affinity import Crowd
 from windlass.core.cluster import Cluster
-from windlass.core.facts import Facts, Node, Nomination, Queue, Reservation, Running, Unit
+from windlass.core.facts import Facts, Node, Nomination, Queue, Quota, Reservation, Running, Unit
 from windlass.core.predict import History
 from windlass.core.queues import SHARE_UNIT, Sums, Tree
 from windlass.core.releases import Releases
 from windlass.core.roster import Roster
 from windlass.core.shapes import Shapes
+from windlass.core.spaces import Spaces
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,6 +42,13 @@ class QueuePut:
 @dataclasses.dataclass(frozen=True, slots=True)
 class QueueGone:
     name: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QuotasPut:
+    """All quotas of all namespaces; they change rarely."""
+
+    quotas: tuple[Quota, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,6 +103,7 @@ Event = (
     | NodeGone
     | QueuePut
     | QueueGone
+    | QuotasPut
     | Waits
     | Holds
     | Saved
@@ -147,6 +156,7 @@ class Snapshot:
             self._hold(running)
         self.roster.lay_out(len(self.cluster.resources))
         self.tree = self._new_tree()
+        self.put_quotas(facts.quotas)
         for unit in facts.waiting:
             self._wait(unit)
         if history is None:
@@ -163,6 +173,7 @@ class Snapshot:
             nominations=tuple(self.nominations.values()),
             reservations=self.reservations,
             levels=self.levels,
+            quotas=tuple(self.spaces.quotas.values()),
         )
 
     def lines(self) -> list[str]:
@@ -223,6 +234,10 @@ class Snapshot:
         if self.queues.pop(name, None) is not None:
             self.tree = self._new_tree()
             self._sort_line(name)
+
+    def put_quotas(self, quotas: Iterable[Quota]) -> None:
+        held = ((running, self.held[key]) for key, running in self.running.items())
+        self.spaces = Spaces(quotas, held)
 
     def put_waiting(self, unit: Unit) -> None:
         if unit.key not in self.waiting and unit.key not in self.running:
@@ -328,7 +343,9 @@ class Snapshot:
 
     def _count(self, running: Running, sign: int) -> None:
         unit = running.unit
-        self.tree.add(unit.queue, self.held[unit.key], firm=not unit.preemptible, sign=sign)
+        held = self.held[unit.key]
+        self.tree.add(unit.queue, held, firm=not unit.preemptible, sign=sign)
+        self.spaces.add(unit.namespace, held, len(running.seats), sign)
 
     def _new_tree(self) -> Tree:
         tree = Tree(self.queues.values(), self.cluster.totals())
@@ -346,6 +363,7 @@ class Snapshot:
         for each in running:
             self._hold(each)
         self.tree = self._new_tree()
+        self.put_quotas(self.spaces.quotas.values())
 
 
 def _layout(node: Node) -> tuple[object, ...]:
@@ -386,6 +404,10 @@ def apply(snapshot: Snapshot, events: Iterable[Event]) -> Snapshot:
                 snapshot.put_queue(queue)
             case QueueGone(name):
                 snapshot.drop_queue(name)
+            case QuotasPut(quotas):
+                for quota in quotas:
+                    facts_check.refuse_bad_quota(quota)
+                snapshot.put_quotas(quotas)
             case Nominated(nomination):
                 snapshot.nominations[nomination.unit] = nomination
             case NominationGone(unit):

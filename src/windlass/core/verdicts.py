@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from windlass.core import amounts, place
-from windlass.core.cluster import Cluster
-from windlass.core.facts import WHOLE, Constraint, Queue, Role, Unit, Verdict
+from windlass.core.cluster import Cluster, Mask
+from windlass.core.facts import WHOLE, Constraint, DeviceRequest, Queue, Role, Unit, Verdict
 from windlass.core.place import Failure, Wish
 from windlass.core.queues import Shortage
 from windlass.kinds.reasons import Reason
@@ -33,7 +33,11 @@ def being_freed(unit: Unit) -> Verdict:
 
 
 def not_yet(unit: Unit) -> Verdict:
-    return Verdict(unit.key, Reason.WAITING_TO_RETRY, "waits a while before it is tried again")
+    if unit.lately is None:
+        message = "waits a while before it is tried again"
+        return Verdict(unit.key, Reason.WAITING_TO_RETRY, message)
+    reason, words = unit.lately
+    return Verdict(unit.key, reason, f"{words}; it is tried again at {moment(unit.not_before)}")
 
 
 def behind(unit: Unit) -> Verdict:
@@ -94,6 +98,17 @@ def over_quota(unit: Unit, shortage: Shortage) -> Verdict:
     else:
         sentence = f"needs {need}; queue {queue} may borrow {left} now, others keep the rest"
     return Verdict(unit.key, Reason.WAITING_FOR_QUOTA, sentence, resource, shortage.deficit, queue)
+
+
+def over_space(unit: Unit, shortage: Shortage) -> Verdict:
+    """Against a quota of its namespace, which the cluster itself enforces."""
+    resource = shortage.resource
+    need, left = told(resource, shortage.need), told(resource, shortage.left)
+    sentence = (
+        f"needs {need}; ResourceQuota {shortage.queue} leaves {left} of "
+        f"{told(resource, shortage.bound)}"
+    )
+    return Verdict(unit.key, Reason.WAITING_FOR_QUOTA, sentence, resource, shortage.deficit)
 
 
 def no_room(cycle: Cycle, unit: Unit, failure: Failure) -> Verdict:
@@ -214,6 +229,9 @@ def _too_little(cycle: Cycle, unit: Unit, wish: Wish, most: int) -> Verdict:
             message = f"needs {told(name, need)} on one node; the largest has {told(name, largest)}"
             return Verdict(unit.key, Reason.IMPOSSIBLE, message, name, need - largest)
     for request in role.devices:
+        ungranted = _nobody_grants(cluster, request, allowed)
+        if ungranted:
+            return Verdict(unit.key, Reason.IMPOSSIBLE, ungranted, request.kind, WHOLE)
         have = int(cluster.bank.eligible(request)[allowed].sum(axis=1).max(initial=0))
         if have < request.count:
             asks = told_role(dataclasses.replace(role, needs={}, devices=(request,)))
@@ -222,6 +240,21 @@ def _too_little(cycle: Cycle, unit: Unit, wish: Wish, most: int) -> Verdict:
             return Verdict(unit.key, Reason.IMPOSSIBLE, message, request.kind, missing * WHOLE)
     message = f"needs {told_role(role)} on one node; no node has all of it, even if empty"
     return Verdict(unit.key, Reason.IMPOSSIBLE, message, "node", 1)
+
+
+def _nobody_grants(cluster: Cluster, request: DeviceRequest, allowed: Mask) -> str:
+    """Parts of devices need somebody on the node who grants them; "" if there is anybody."""
+    if request.form == "whole":
+        return ""
+    nodes = (cluster.nodes[i] for i in np.flatnonzero(allowed))
+    there = [device for node in nodes for device in node.devices if device.kind == request.kind]
+    if not there or any(request.form in device.forms for device in there):
+        return ""
+    what = "partitions" if request.form == "partition" else "shares"
+    return (
+        f"no node says who grants {what} of {request.kind}: none offers {what} in "
+        "windlass.dev/capabilities; ask for whole ones"
+    )
 
 
 def _not_offered(cluster: Cluster, constraint: Constraint) -> str:
@@ -239,7 +272,7 @@ def _scarcest(cycle: Cycle, role: Role) -> tuple[str, int, int]:
     """The resource of which the fewest members could be had, were it the only one needed: its
     name, so many members, and what each needs of it."""
     cluster = cycle.scene.cluster
-    usable = cluster.mask(role.constraint) & cluster.open
+    usable = cluster.mask(role.constraint) & cluster.takes(role.constraint)
     found: list[tuple[int, str, int]] = []
     for name, need in role.needs.items():
         column = cluster.resources.get(name)

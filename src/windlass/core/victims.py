@@ -284,7 +284,7 @@ def _members_by_resource(cycle: Cycle, role: Role) -> list[tuple[set[str], int]]
     version, known = desk.members.get(shape.id, (-1, []))
     if version == cluster.version:
         return known
-    usable = cluster.mask(role.constraint) & cluster.open
+    usable = cluster.mask(role.constraint) & cluster.takes(role.constraint)
     known = []
     for name, need in role.needs.items():
         column = cluster.resources.get(name)

@@ -46,6 +46,7 @@ class Reason(enum.StrEnum):
     PREEMPTED = "Preempted"
     RESIZED = "Resized"
     NODE_REFUSED = "NodeRefused"
+    ADMISSION_REFUSED = "AdmissionRefused"
     NODE_LOST = "NodeLost"
     AGENT_LOST = "AgentLost"
     OUT_OF_MEMORY = "OutOfMemory"
@@ -188,6 +189,14 @@ ABOUT: Final[dict[Reason, About]] = {
         "run is placed again, elsewhere if it can; this costs no retry.",
         "Look at what else runs on that node.",
         "kubectl describe node NAME",
+    ),
+    Reason.ADMISSION_REFUSED: About(
+        "team",
+        "The cluster refused a pod of it: a quota, a LimitRange, Pod Security, a policy or a "
+        "webhook of its namespace; the message has the words of the refusal. Nothing of it runs. "
+        "It is tried again, later each time; this costs no retry.",
+        "Change what the message names, or have the rule changed.",
+        "kubectl describe resourcequota,limitrange -n NAMESPACE",
     ),
     Reason.NODE_LOST: About(
         "platform",

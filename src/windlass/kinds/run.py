@@ -314,6 +314,17 @@ class SecurityContext(Struct):
     """Group that owns mounted volumes."""
 
 
+class ResourceClaim(Struct):
+    """A claim for devices of Dynamic Resource Allocation."""
+
+    name: fields.DnsLabel
+    """How containers name it."""
+    resource_claim_name: fields.ObjectName | None = None
+    """A claim of the namespace."""
+    resource_claim_template_name: fields.ObjectName | None = None
+    """What a claim of its own is made from."""
+
+
 class Overrides(Struct):
     """Pod fields for experts. What is not listed here cannot be set."""
 
@@ -331,6 +342,9 @@ class Overrides(Struct):
     """What kubelet evicts last when a node runs short."""
     security_context: SecurityContext | None = None
     """Whom processes run as."""
+    resource_claims: Annotated[list[ResourceClaim], Meta(max_length=16)] | None = None
+    """Not supported yet: nobody would allocate them for pods that are created on their node. A run
+    that has any waits with the reason Unsupported."""
 
 
 class RunSpec(Struct, kw_only=True):

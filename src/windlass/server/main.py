@@ -162,6 +162,7 @@ def _engine(url: str, authority: bytes | None) -> engine.Engine:
         authority=(authority or b"").decode(),
         isolation=privileges.level(),
         claims=False,
+        admission=False,
         heartbeats=True,
         python=sys.executable,
         environments=f"{hostpods.TEAM}/environments",

@@ -264,15 +264,15 @@ def test_who_grows_beyond_his_ports_starts_again(phase, room, restarts):
 
 def test_without_ports_a_run_says_so_once_and_can_be_stopped():
     owner = running(2, "Starting")
-    made = seen(owner, problem="no ports")
+    made = seen(owner, hindrance=podrender.Hindrance(words="no ports"))
     assert made.note == {"reason": Reason.WAITING_FOR_CAPACITY, "message": "no ports"}
     owner.status.reason, owner.status.message = Reason.WAITING_FOR_CAPACITY, "no ports"
-    made = seen(owner, problem="no ports")
+    made = seen(owner, hindrance=podrender.Hindrance(words="no ports"))
     assert (made.note, tuple(made.create), made.wake) == (None, (), 5.0)
     block = ports.Block(20000, 1, (("worker", 2),))
     assert seen(owner, ports=block).note == {"reason": "", "message": ""}
     owner.spec.stop = True
-    assert seen(owner, problem="no ports").move.to == "Stopped"
+    assert seen(owner, hindrance=podrender.Hindrance(words="no ports")).move.to == "Stopped"
 
 
 # --- nodes that failed it -------------------------------------------------------------------------

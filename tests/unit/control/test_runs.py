@@ -97,7 +97,8 @@ async def test_a_plain_run_costs_four_writes_of_its_object_and_one_of_each_pod(s
     """The budget: assignment, Starting, Running, Succeeded; events of the last two."""
     counted = Counted(store)
     await submit(store, build.role(replicas=2))
-    async with controlling(store, write_to=counted) as made:
+    embedded = Engine(admission=False)
+    async with controlling(store, write_to=counted, engine=lambda: embedded) as made:
         await made.reconcile(KEY)
         await assign(counted)
         await made.reconcile(KEY)

@@ -158,7 +158,7 @@ async def test_a_form_that_no_node_grants_is_impossible(store):
         await made.cycle()
     told = await status(store)
     assert (told.reason, told.assignment) == ("Impossible", None)
-    assert told.message.startswith("needs 1/4 gpu")
+    assert told.message.startswith("no node says who grants shares of gpu")
 
 
 async def test_room_given_to_a_run_that_is_held_before_it_starts_is_taken_back(store):

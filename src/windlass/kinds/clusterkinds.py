@@ -1,0 +1,188 @@
+"""Kinds that only a cluster serves, as partial structs: volumes and quotas of namespaces.
+
+The embedded engine has neither, and its ConfigMap `engine` says so (`claims`, `admission`); whoever
+reads these kinds asks that first.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from windlass.kinds.kubernetes import ObjectReference, Quantities
+from windlass.kinds.meta import Object, Struct
+from windlass.kinds.resources import Resource
+
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+"""Annotation of a claim: for this node its volume is to be made."""
+WAITS_FOR_NODE = "WaitForFirstConsumer"
+
+
+# --- volumes -----------------------------------------------------------------------------------
+
+
+class NodeSelectorRequirement(Struct):
+    """One condition on a node's labels."""
+
+    key: str
+    """The label."""
+    operator: str
+    """In, NotIn, Exists, DoesNotExist, Gt or Lt."""
+    values: list[str] | None = None
+    """What the label is compared with."""
+
+
+class NodeSelectorTerm(Struct):
+    """Conditions that must all hold."""
+
+    match_expressions: list[NodeSelectorRequirement] | None = None
+    """On labels."""
+    match_fields: list[NodeSelectorRequirement] | None = None
+    """On `metadata.name`."""
+
+
+class NodeSelector(Struct):
+    """Nodes for which any of the terms holds."""
+
+    node_selector_terms: list[NodeSelectorTerm] | None = None
+    """The terms."""
+
+
+class VolumeNodeAffinity(Struct):
+    """From where a volume can be reached."""
+
+    required: NodeSelector | None = None
+    """Only from these nodes."""
+
+
+class PersistentVolumeSpec(Struct):
+    """What a volume is."""
+
+    node_affinity: VolumeNodeAffinity | None = None
+    """From where it can be reached; from everywhere when absent."""
+    claim_ref: ObjectReference | None = None
+    """The claim that it is kept for, or bound to."""
+    storage_class_name: str = ""
+    """Its class."""
+
+
+class PersistentVolumeStatus(Struct):
+    """What became of a volume."""
+
+    phase: str = ""
+    """Available, Bound, Released or Failed."""
+
+
+class PersistentVolume(Object):
+    """A piece of storage."""
+
+    resource: ClassVar = Resource(
+        "", "v1", "PersistentVolume", "persistentvolumes", namespaced=False, short_names=("pv",)
+    )
+    spec: PersistentVolumeSpec = msgspec.field(default_factory=PersistentVolumeSpec)
+    """What it is."""
+    status: PersistentVolumeStatus = msgspec.field(default_factory=PersistentVolumeStatus)
+    """What became of it."""
+
+
+class PersistentVolumeClaimSpec(Struct):
+    """What storage is wanted."""
+
+    storage_class_name: str | None = None
+    """From which class."""
+    volume_name: str = ""
+    """The volume that it is bound to, or wants."""
+
+
+class PersistentVolumeClaimStatus(Struct):
+    """What became of a claim."""
+
+    phase: str = ""
+    """Pending, Bound or Lost."""
+
+
+class PersistentVolumeClaim(Object):
+    """Storage that pods of a namespace mount by name."""
+
+    resource: ClassVar = Resource(
+        "", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", namespaced=True,
+        short_names=("pvc",),
+    )  # fmt: skip
+    spec: PersistentVolumeClaimSpec = msgspec.field(default_factory=PersistentVolumeClaimSpec)
+    """What is wanted."""
+    status: PersistentVolumeClaimStatus = msgspec.field(default_factory=PersistentVolumeClaimStatus)
+    """What became of it."""
+
+
+class TopologySelectorLabel(Struct):
+    """A label with one of several values."""
+
+    key: str
+    """The label."""
+    values: list[str]
+    """Any of these."""
+
+
+class TopologySelectorTerm(Struct):
+    """Labels that must all match."""
+
+    match_label_expressions: list[TopologySelectorLabel] | None = None
+    """The labels."""
+
+
+class StorageClass(Object):
+    """How volumes are made."""
+
+    resource: ClassVar = Resource(
+        "storage.k8s.io", "v1", "StorageClass", "storageclasses", namespaced=False,
+        short_names=("sc",),
+    )  # fmt: skip
+    provisioner: str = ""
+    """Who makes them."""
+    volume_binding_mode: str = ""
+    """Immediate, or WaitForFirstConsumer: not before it is known for which node."""
+    allowed_topologies: list[TopologySelectorTerm] | None = None
+    """Where volumes can be made: any of the terms; everywhere when absent."""
+
+
+# --- quotas ------------------------------------------------------------------------------------
+
+
+class ScopeRequirement(Struct):
+    """One condition on pods that a quota counts."""
+
+    scope_name: str
+    """Terminating, NotTerminating, BestEffort, NotBestEffort, PriorityClass ..."""
+    operator: str
+    """In, NotIn, Exists or DoesNotExist."""
+    values: list[str] | None = None
+    """Of a PriorityClass, its names."""
+
+
+class ScopeSelector(Struct):
+    """Conditions that must all hold."""
+
+    match_expressions: list[ScopeRequirement] | None = None
+    """The conditions."""
+
+
+class ResourceQuotaSpec(Struct):
+    """How much the objects of a namespace may ask for together."""
+
+    hard: Quantities | None = None
+    """By resource."""
+    scopes: list[str] | None = None
+    """Only pods to which all of these apply count."""
+    scope_selector: ScopeSelector | None = None
+    """Only pods for which all of these hold count."""
+
+
+class ResourceQuota(Object):
+    """How much the objects of a namespace may ask for together."""
+
+    resource: ClassVar = Resource(
+        "", "v1", "ResourceQuota", "resourcequotas", namespaced=True, short_names=("quota",)
+    )
+    spec: ResourceQuotaSpec = msgspec.field(default_factory=ResourceQuotaSpec)
+    """How much."""

@@ -1,0 +1,345 @@
+"""What nobody checks for pods that are created on their node, on a real control plane: taints,
+cordons, volumes, devices, quotas, admission, and nodes that refuse.
+
+Scheduler and controllers run as processes; nodes are played by `tests.harness.players`. Every test
+has a namespace and nodes of its own, found by a label.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness import players, rest
+from tests.harness.control_plane import ControlPlane
+from tests.harness.parts import Part
+from tests.harness.plugin import CRDS
+
+pytestmark = pytest.mark.kubernetes
+
+Json = dict[str, Any]
+PATIENCE = 90
+_NUMBERS = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def plane(kubernetes_binaries: Path) -> Iterator[ControlPlane]:
+    with ControlPlane.start(crds=CRDS) as started:
+        post(started.rest, "/api/v1/namespaces", {"metadata": {"name": "windlass-system"}})
+        post(started.rest, "/apis/windlass.dev/v1alpha1/queues", {
+            "apiVersion": "windlass.dev/v1alpha1", "kind": "Queue",
+            "metadata": {"name": "default"}, "spec": {},
+        })  # fmt: skip
+        yield started
+
+
+@pytest.fixture(scope="module")
+def kubelets(plane: ControlPlane) -> Iterator[players.Players]:
+    own = rest.from_kubeconfig(plane.kubeconfig)
+    playing = players.Players(own)
+    playing.start()
+    yield playing
+    playing.stop()
+    own.close()
+
+
+@pytest.fixture(scope="module")
+def parts(
+    plane: ControlPlane, kubelets: players.Players, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    folder = tmp_path_factory.mktemp("parts")
+    running = [Part(plane.kubeconfig, folder, name) for name in ("scheduler", "controllers")]
+    yield
+    for part in running:
+        part.process.stop()
+
+
+class Case:
+    """A namespace and nodes of a test's own."""
+
+    def __init__(self, client: rest.Rest) -> None:
+        self.rest = client
+        self.name = f"case-{next(_NUMBERS)}"
+        post(client, "/api/v1/namespaces", {"metadata": {"name": self.name}})
+        account = f"/api/v1/namespaces/{self.name}/serviceaccounts/default"
+        rest.eventually("its service account exists", lambda: client.get(account).status == 200)
+
+    def node(self, name: str, *, taints: list[Json] | None = None, cordoned: bool = False,
+             labels: Json | None = None, **amounts: str) -> str:  # fmt: skip
+        has = {"cpu": "4", "memory": "16Gi", "pods": "20"}
+        has |= {key.replace("__", "/").replace("_", "."): n for key, n in amounts.items()}
+        ready = {"type": "Ready", "status": "True"}
+        full = f"{self.name}-{name}"
+        post(self.rest, "/api/v1/nodes", {
+            "metadata": {"name": full, "labels": {"case": self.name, **(labels or {})}},
+            "spec": {"taints": taints or [], "unschedulable": cordoned},
+            "status": {"capacity": has, "allocatable": has, "conditions": [ready]},
+        })  # fmt: skip
+        return full
+
+    def submit(
+        self,
+        name: str,
+        replicas: int = 1,
+        *,
+        run_for: str | None = "0.2",
+        nodes: Json | None = None,
+        role: Json | None = None,
+        **spec: Any,
+    ) -> None:
+        annotations = {} if run_for is None else {players.RUN_FOR: run_for}
+        worker = {
+            "command": ["true"], "replicas": replicas,
+            "resources": {"cpu": "1", "memory": "64Mi"}, **(role or {}),
+        }  # fmt: skip
+        overrides = {"annotations": annotations, **spec.pop("overrides", {})}
+        placement = {"nodes": {"selector": {"case": self.name}, **(nodes or {})}}
+        post(self.rest, self.runs, {
+            "apiVersion": "windlass.dev/v1alpha1", "kind": "Run", "metadata": {"name": name},
+            "spec": {"roles": [worker], "placement": placement, "overrides": overrides, **spec},
+        })  # fmt: skip
+
+    @property
+    def runs(self) -> str:
+        return f"/apis/windlass.dev/v1alpha1/namespaces/{self.name}/runs"
+
+    def status(self, name: str) -> Json:
+        found: Json = self.rest.get(f"{self.runs}/{name}").json.get("status", {})
+        return found
+
+    def pods(self, name: str = "") -> list[Json]:
+        path = f"/api/v1/namespaces/{self.name}/pods"
+        selector = f"windlass.dev/run={name}" if name else None
+        found: list[Json] = self.rest.get(path, labelSelector=selector).json["items"]
+        return found
+
+    def reaches(self, name: str, phase: str) -> Json:
+        return self.comes(name, lambda status: status.get("phase") == phase, phase)
+
+    def waits(self, name: str, reason: str, *words: str) -> Json:
+        def told(status: Json) -> bool:
+            message = status.get("message", "")
+            return status.get("reason") == reason and all(word in message for word in words)
+
+        return self.comes(name, told, f"{reason} {words}")
+
+    def comes(self, name: str, holds: Any, what: str) -> Json:
+        try:
+            rest.eventually(what, lambda: holds(self.status(name)), PATIENCE)
+        except AssertionError as never:
+            raise AssertionError(f"{never}; {name} is {json.dumps(self.status(name))}") from None
+        return self.status(name)
+
+    def nodes_of(self, name: str) -> set[str]:
+        listed = self.status(name)["assignment"]["members"]["worker"]
+        return {member["node"].removeprefix(f"{self.name}-") for member in listed}
+
+
+@pytest.fixture
+def case(plane: ControlPlane, parts: None) -> Iterator[Case]:
+    own = rest.from_kubeconfig(plane.kubeconfig)
+    made = Case(own)
+    yield made
+    for each in own.get(made.runs).json["items"]:
+        own.delete(f"{made.runs}/{each['metadata']['name']}")
+    own.close()
+
+
+def post(client: rest.Rest, path: str, body: Json) -> None:
+    answer = client.post(path, body)
+    assert answer.status == 201, answer.summary
+
+
+# --- nodes ----------------------------------------------------------------------------------------
+
+
+def test_taints_and_cordons_keep_members_away_and_tolerations_travel_with_the_pod(
+    case: Case,
+) -> None:
+    case.node("closed", cordoned=True, cpu="64")
+    case.node("kept", taints=[{"key": "kept", "effect": "NoSchedule"}], cpu="64")
+    case.node("emptied", taints=[{"key": "emptied", "effect": "NoExecute"}], cpu="64")
+    case.node("free", cpu="2")
+    case.submit("two", 2)
+    assert case.reaches("two", "Succeeded")
+    assert case.nodes_of("two") == {"free"}
+    case.submit("three", 3)
+    case.waits("three", "WaitingForCapacity", "room for 2 now")
+    accepted = [{"key": "emptied", "operator": "Exists", "effect": "NoExecute"}]
+    case.submit("tolerant", 3, nodes={"tolerations": accepted})
+    assert case.reaches("tolerant", "Succeeded")
+    assert case.nodes_of("tolerant") == {"emptied"}
+    carried = case.pods("tolerant")[0]["spec"]["tolerations"]
+    assert any(each.get("key") == "emptied" for each in carried), carried
+
+
+def test_a_node_that_refuses_costs_no_retry_and_is_held_back_for_that_shape(
+    case: Case, kubelets: players.Players
+) -> None:
+    bad = case.node("bad", cpu="8")
+    kubelets.refusing[bad] = "OutOfcpu"
+    case.submit("first", 2)
+    status = case.comes("first", lambda s: s.get("attempt", 0) >= 1, "a second attempt")
+    assert status.get("retries", 0) == 0
+    assert any(step.get("reason") == "NodeRefused" for step in status["history"])
+    # Another of the shape is not sent there meanwhile, one of another shape is.
+    case.submit("like-it", 2)
+    case.waits("like-it", "WaitingForCapacity")
+    assert case.pods("like-it") == []
+    del kubelets.refusing[bad]
+    case.submit("unlike", 1, role={"resources": {"cpu": "2", "memory": "64Mi"}})
+    case.reaches("unlike", "Succeeded")
+    for name in ("first", "like-it"):
+        assert case.reaches(name, "Succeeded").get("retries", 0) == 0
+
+
+# --- devices --------------------------------------------------------------------------------------
+
+
+def test_whole_devices_are_extended_resources_and_shares_need_somebody_who_grants_them(
+    case: Case,
+) -> None:
+    case.node("gpus", nvidia_com__gpu="2")
+    case.submit("both", role={"devices": [{"kind": "gpu", "count": 2}]}, run_for=None)
+    case.reaches("both", "Running")
+    (pod,) = case.pods("both")
+    assert pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "2"
+    case.submit("one-more", role={"devices": [{"kind": "gpu"}]})
+    case.waits("one-more", "WaitingForCapacity", "gpu")
+    case.submit("part", role={"devices": [{"kind": "gpu", "share": "1/4"}]})
+    case.waits("part", "Impossible", "no node says who grants shares of gpu")
+    case.rest.merge(f"{case.runs}/both", {"spec": {"stop": True}})
+    case.reaches("one-more", "Succeeded")
+
+
+def test_claims_of_dynamic_resource_allocation_are_unsupported_and_never_created(
+    case: Case,
+) -> None:
+    case.node("n")
+    case.submit("claims", overrides={"resourceClaims": [
+        {"name": "gpu", "resourceClaimTemplateName": "any"}]})  # fmt: skip
+    case.waits("claims", "Unsupported", "spec.overrides.resourceClaims")
+    assert case.pods() == []
+
+
+# --- volumes --------------------------------------------------------------------------------------
+
+
+def test_a_claim_that_waits_for_its_node_is_told_which_and_bound_before_pods_exist(
+    case: Case,
+) -> None:
+    zone = "topology.kubernetes.io/zone"
+    for name, cpu in (("z1", "2"), ("z2", "32")):
+        case.node(name, labels={zone: f"{case.name}-{name}"}, cpu=cpu)
+    allowed = {"key": zone, "values": [f"{case.name}-z1"]}
+    post(case.rest, "/apis/storage.k8s.io/v1/storageclasses", {
+        "metadata": {"name": case.name}, "provisioner": "test.windlass.dev/nobody",
+        "volumeBindingMode": "WaitForFirstConsumer",
+        "allowedTopologies": [{"matchLabelExpressions": [allowed]}],
+    })  # fmt: skip
+    mounts = [{"from": "claim:data", "path": "/data"}]
+    case.submit("early", mounts=mounts)
+    case.waits("early", "WaitingForData", "claim data does not exist")
+    claims = f"/api/v1/namespaces/{case.name}/persistentvolumeclaims"
+    size = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    post(case.rest, claims, {
+        "metadata": {"name": "data"}, "spec": {**size, "storageClassName": case.name}})  # fmt: skip
+    case.waits("early", "WaitingForData", "claim data is made for node")
+    chosen = case.rest.get(f"{claims}/data").json["metadata"]["annotations"]
+    assert chosen["volume.kubernetes.io/selected-node"] == f"{case.name}-z1"
+    assert case.pods() == []
+    _provide(case, zone, size)
+    assert case.reaches("early", "Succeeded")
+    assert case.nodes_of("early") == {"z1"}
+    case.submit("later", mounts=mounts)
+    assert case.reaches("later", "Succeeded")
+    assert case.nodes_of("later") == {"z1"}
+
+
+def _provide(case: Case, zone: str, size: Json) -> None:
+    """What a provisioner does: a volume in the zone of the chosen node, for this claim."""
+    term = {"key": zone, "operator": "In", "values": [f"{case.name}-z1"]}
+    post(case.rest, "/api/v1/persistentvolumes", {
+        "metadata": {"name": case.name},
+        "spec": {
+            "accessModes": size["accessModes"], "capacity": {"storage": "1Gi"},
+            "storageClassName": case.name, "hostPath": {"path": "/nowhere"},
+            "claimRef": {"namespace": case.name, "name": "data"},
+            "nodeAffinity": {
+                "required": {"nodeSelectorTerms": [{"matchExpressions": [term]}]}},
+        },
+    })  # fmt: skip
+
+
+# --- admission ------------------------------------------------------------------------------------
+
+
+def test_a_quota_of_the_namespace_is_a_limit_that_is_named(case: Case) -> None:
+    case.node("n", cpu="16")
+    quotas = f"/api/v1/namespaces/{case.name}/resourcequotas"
+    post(case.rest, quotas, {"metadata": {"name": "small"}, "spec": {"hard": {"pods": "2"}}})
+    rest.eventually("it is enforced", lambda: "hard" in case.rest.get(f"{quotas}/small").json.get(
+        "status", {}))  # fmt: skip
+    case.submit("three", 3)
+    case.waits("three", "WaitingForQuota", f"ResourceQuota {case.name}/small", "leaves 2 pods")
+    assert case.pods() == []
+    assert case.status("three").get("attempt", 0) == 0
+    case.submit("two", 2)
+    case.reaches("two", "Succeeded")
+    case.rest.merge(f"{quotas}/small", {"spec": {"hard": {"pods": "3"}}})
+    case.reaches("three", "Succeeded")
+
+
+def test_who_is_not_admitted_is_told_the_words_before_any_pod_exists(case: Case) -> None:
+    case.node("n", cpu="16")
+    limits = f"/api/v1/namespaces/{case.name}/limitranges"
+    post(case.rest, limits, {"metadata": {"name": "small"}, "spec": {"limits": [
+        {"type": "Container", "max": {"cpu": "500m"}}]}})  # fmt: skip
+    with case.rest.watch(f"/api/v1/namespaces/{case.name}/pods", timeoutSeconds=3) as watch:
+        case.submit("large", 3)
+        status = case.waits("large", "AdmissionRefused", "maximum cpu usage per Container is 500m")
+        assert [event for event in watch if event["type"] == "ADDED"] == []
+    assert status.get("retries", 0) == 0
+    case.rest.delete(f"{limits}/small")
+    assert case.reaches("large", "Succeeded").get("retries", 0) == 0
+
+
+def test_a_refusal_in_the_middle_leaves_no_half_of_a_gang(case: Case) -> None:
+    case.node("n", cpu="16")
+    policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic"
+    rule = "object.metadata.?labels[?'windlass.dev/index'].orValue('') != '2'"
+    post(case.rest, f"{policies}ies", {
+        "metadata": {"name": case.name},
+        "spec": {
+            "matchConstraints": {"resourceRules": [{
+                "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
+                "resources": ["pods"]}]},
+            "validations": [{"expression": rule, "message": "nobody is the third"}],
+        },
+    })  # fmt: skip
+    chosen = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": case.name}}}
+    post(case.rest, f"{policies}ybindings", {
+        "metadata": {"name": case.name},
+        "spec": {"policyName": case.name, "validationActions": ["Deny"],
+                 "matchResources": chosen},
+    })  # fmt: skip
+    probe = {"metadata": {"name": "probe", "labels": {"windlass.dev/index": "2"}},
+             "spec": {"containers": [{"name": "c", "image": "none"}]}}  # fmt: skip
+    path = f"/api/v1/namespaces/{case.name}/pods"
+    rest.eventually(
+        "the policy is enforced", lambda: case.rest.post(path, probe, dryRun="All").status == 422
+    )
+    case.submit("gang", 4, run_for=None)
+    case.comes("gang", lambda status: status.get("attempt", 0) >= 1, "the attempt is over")
+    status = case.waits("gang", "AdmissionRefused", "nobody is the third")
+    assert status.get("retries", 0) == 0
+    rest.eventually("no pod stays", lambda: case.pods() == [], PATIENCE)
+    case.rest.delete(f"{policies}ybindings/{case.name}")
+    case.reaches("gang", "Running")
+    assert len(case.pods("gang")) == 4
+    case.rest.delete(f"{policies}ies/{case.name}")
