@@ -183,6 +183,10 @@ class ControlPlane:
             name, {"client-certificate": str(certificate), "client-key": str(key)}
         )
 
+    def issue_server(self, name: str, hosts: Sequence[str]) -> tuple[Path, Path]:
+        """Certificate and key files of another server that this control plane's clients trust."""
+        return self._authority.issue_server(name, hosts)
+
     # --- contents -----------------------------------------------------------------------------
 
     def install_crds(self, path: Path) -> None:

@@ -13,15 +13,18 @@ import dataclasses
 import fcntl
 import hashlib
 import importlib.metadata
+import importlib.util
 import io
 import json
 import os
+import py_compile
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tarfile
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -187,6 +190,21 @@ class _Tree:
         self._there.add(path)
         self._parents(path)
         self._archive.add(source.resolve(), path.strip("/"), filter=_plain)
+        if path.endswith(".py"):
+            self._add_bytecode(source, path)
+
+    def _add_bytecode(self, source: Path, path: str) -> None:
+        """As an installation has it: nobody in a pod may write it, and compiling costs the most."""
+        with tempfile.TemporaryDirectory() as folder:
+            compiled = Path(folder) / "compiled"
+            try:
+                py_compile.compile(
+                    str(source), str(compiled), path, doraise=True,
+                    invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+                )  # fmt: skip
+            except (py_compile.PyCompileError, ValueError):
+                return  # a template that is no Python yet
+            self.text(importlib.util.cache_from_source(path), compiled.read_bytes())
 
     def _parents(self, path: str) -> None:
         for parent in reversed(Path(path.strip("/")).parents[:-1]):

@@ -263,7 +263,8 @@ class _Pool:
             words.setdefault("retries", 0)
             words.setdefault("keep", "1m")
             self._slots[name] = _Slot(name)
-            made = await self._client.runs.submit(functions.command(self._options), **words)
+            program = self._box.command(self._options) if self._box else []
+            made = await self._client.runs.submit(program, **words)
             self._made.append(made.run)
             await functions.own(self._client.store, self._secret, self._made)
 

@@ -52,11 +52,18 @@ sys.exit(w.main(w.from_environment()))
 class Mailbox:
     """The owner's side of a mailbox."""
 
-    def __init__(self, store: KubernetesStore, namespace: str, name: str, token: str = "") -> None:
+    def __init__(
+        self,
+        store: KubernetesStore,
+        namespace: str,
+        name: str,
+        made: Mapping[str, str] | None = None,
+    ) -> None:
+        """`made`: what the server said when it was made, if it was just now."""
+        self._made = made or {}
         self._store = store
         self.namespace = namespace
         self.name = name
-        self._token = token
         self._path = f"{handles.PLATFORM}/namespaces/{namespace}/mailboxes/{name}"
 
     @classmethod
@@ -70,7 +77,7 @@ class Mailbox:
                     "this server does not carry functions; hand in a command, or use `windlass up`"
                 )
             raise errors.from_status(answer, status)
-        box = cls(store, namespace, answer["name"], answer["token"])
+        box = cls(store, namespace, answer["name"], answer)
         await box.put("bootstrap", bootstrap())
         return box
 
@@ -95,6 +102,21 @@ class Mailbox:
 
     def secret(self, name: str) -> kubernetes.Secret:
         """What a pod needs to reach its side of the mailbox."""
+        server, authority = self._made.get("server", ""), self._made.get("authority", "")
+        if not server:
+            server, authority = self._as_we_do()
+        content = {
+            "WINDLASS_CALLS_URL": server + self._path,
+            "WINDLASS_CALLS_TOKEN": self._made["token"],
+            "WINDLASS_CALLS_CA": authority,
+        }
+        return kubernetes.Secret(
+            metadata=ObjectMeta(name=name, namespace=self.namespace),
+            string_data=content,
+        )
+
+    def _as_we_do(self) -> tuple[str, str]:
+        """Where we reach the server, and the authority that we trust."""
         access = self._store.access
         cluster = access.cluster
         authority = accesses.pem(
@@ -103,15 +125,11 @@ class Mailbox:
             "certificate-authority",
             access.source,
         )
-        content = {
-            "WINDLASS_CALLS_URL": access.address + self._path,
-            "WINDLASS_CALLS_TOKEN": self._token,
-            "WINDLASS_CALLS_CA": (authority or b"").decode(),
-        }
-        return kubernetes.Secret(
-            metadata=ObjectMeta(name=name, namespace=self.namespace),
-            string_data=content,
-        )
+        return access.address, (authority or b"").decode()
+
+    def command(self, options: Options) -> list[str]:
+        """How its workers are started."""
+        return command(options, self._made.get("python", ""))
 
     async def _ask(
         self,
@@ -175,10 +193,11 @@ def bootstrap() -> bytes:
     return packed.getvalue()
 
 
-def command(options: Options) -> list[str]:
-    """How a worker is started: with this very Python, unless the options name another."""
+def command(options: Options, there: str = "") -> list[str]:
+    """How a worker is started: with this very Python, unless the options name another, or pods do
+    not run on this machine's files and have one of their own."""
     own = options.get("python") or options.get("requirements") or options.get("image")
-    return ["python" if own else sys.executable, "-c", _LAUNCH]
+    return ["python" if own else there or sys.executable, "-c", _LAUNCH]
 
 
 async def submit(
@@ -197,7 +216,7 @@ async def submit(
         words["env"] = {**options.get("env", {}), "WINDLASS_CALLS_MODE": "run"}
         words["annotations"] = {**options.get("annotations", {}), handles.CALLS: box.name}
         try:
-            made = await client.runs.submit(command(options), **words)
+            made = await client.runs.submit(box.command(options), **words)
         except BaseException:
             await client.store.delete(kubernetes.Secret, secret.name, client.namespace)
             raise

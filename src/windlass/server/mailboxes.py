@@ -27,7 +27,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,14 @@ def match(raw_path: str) -> Target | None:
     if found is None:
         return None
     return Target(found[1], found[2] or "", bool(found[3]), found[4] or "", found[5] or "")
+
+
+Place = Callable[[], Awaitable[dict[str, str]]]
+"""How workers reach this server, which may not be how its callers do."""
+
+
+async def _nowhere() -> dict[str, str]:
+    return {}
 
 
 class Record(msgspec.Struct):
@@ -144,7 +152,8 @@ class Box:
 class Mailboxes:
     """All mailboxes of a server."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, place: Place = _nowhere) -> None:
+        self._place = place
         self._folder = folder
         self._boxes: dict[str, Box] = {}
         self._stopping = False
@@ -155,7 +164,7 @@ class Mailboxes:
         """The owner's side; `server.app` has asked whether he may create runs there."""
         if not target.box:
             _allow(request, "POST")
-            return self._create(target.namespace, user)
+            return await self._create(target.namespace, user)
         box = self._open(target)
         if box.record.user != user:
             raise _missing(target)
@@ -220,7 +229,7 @@ class Mailboxes:
 
     # --- the owner's side
 
-    def _create(self, namespace: str, user: str) -> web.Response:
+    async def _create(self, namespace: str, user: str) -> web.Response:
         name, token = secrets.token_hex(12), secrets.token_urlsafe(32)
         folder = self._folder / name
         with _space_left():
@@ -228,7 +237,7 @@ class Mailboxes:
             record = Record(namespace, user, _hash(token))
             (folder / "box.json").write_bytes(msgspec.json.encode(record))
         self._boxes[name] = Box(folder, record)
-        return json_response({"name": name, "token": token}, 201)
+        return json_response({"name": name, "token": token, **await self._place()}, 201)
 
     async def _delete(self, name: str, box: Box) -> None:
         self._boxes.pop(name, None)

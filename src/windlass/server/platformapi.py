@@ -12,6 +12,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from windlass.control import engine
 from windlass.kinds import kubernetes
 from windlass.server import addresses, blobs, keptlogs, mailboxes, platform, platformpaths
 from windlass.server.handling import Seen
@@ -19,7 +20,7 @@ from windlass.server.identity import Identity
 from windlass.server.podrights import PodRights
 from windlass.server.rights import Rights, creating_runs
 from windlass.server.streams import Streams
-from windlass.store import client
+from windlass.store import client, errors
 
 
 class PlatformApi:
@@ -35,7 +36,7 @@ class PlatformApi:
         self._rights = rights
         self._pods = PodRights(store, rights)
         self._blobs = blobs.Blobs(folder / "blobs")
-        self._mailboxes = mailboxes.Mailboxes(folder / "mailboxes")
+        self._mailboxes = mailboxes.Mailboxes(folder / "mailboxes", self._for_workers)
         self._platform = platform.Platform(store, rights)
         self._addresses = addresses.Addresses(store, rights, self._pods)
         self._kept = keptlogs.KeptLogs(store, rights, streams, kept)
@@ -84,6 +85,16 @@ class PlatformApi:
             seen.asks("get", f"addresses.{platformpaths.GROUP}")
             return await self._addresses.answer(request, identity, book)
         return None
+
+    async def _for_workers(self) -> dict[str, str]:
+        """How pods reach this server and, where they run images, which Python they have."""
+        try:
+            found = await self._store.get(kubernetes.ConfigMap, engine.NAME, engine.NAMESPACE)
+        except errors.NotFound:
+            return {}
+        facts = engine.Engine.read(found)
+        python = {"python": facts.python} if facts.images else {}
+        return {"server": facts.server, "authority": facts.authority, **python}
 
     async def _blob(
         self, request: web.BaseRequest, seen: Seen, identity: Identity, blob: blobs.Target

@@ -1,0 +1,141 @@
+"""Windlass on a cluster with real nodes: scheduler, controllers and server as processes of this
+machine, which pods and the cluster's API server reach at the address of the first node.
+
+What an installation writes into the cluster is written here by hand: the engine's facts, the queue
+`default`, and the platform API as an aggregated API behind a Service without a selector.
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tests.harness import images, rest
+from tests.harness.kubelet import Cluster
+from tests.harness.processes import Process, free_ports
+from windlass.control import engine
+
+NAMESPACE = engine.NAMESPACE
+_SERVICE = "windlass-server"
+_GROUP, _VERSION = "platform.windlass.dev", "v1alpha1"
+
+
+class Platform:
+    """The processes; each may be killed and started again."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster = cluster
+        self.folder = folder
+        self.kubeconfig = cluster.plane.kubeconfig
+        self._port, scheduler, controllers = free_ports(3)
+        names = [f"{_SERVICE}.{NAMESPACE}.svc", cluster.address]
+        certificate, key = cluster.plane.issue_server(_SERVICE, names)
+        self.server = self._process(
+            "server", "windlass.server", "cluster", f"--state={folder / 'server'}",
+            f"--port={self._port}", f"--tls-cert={certificate}", f"--tls-key={key}",
+        )  # fmt: skip
+        self.scheduler = self._process(
+            "scheduler", "windlass.control", "scheduler", f"--listen=127.0.0.1:{scheduler}"
+        )
+        self.controllers = self._process(
+            "controllers", "windlass.control", "controllers", f"--listen=127.0.0.1:{controllers}"
+        )
+
+    @classmethod
+    def start(cls, cluster: Cluster, folder: Path) -> Platform:
+        made = cls(cluster, folder)
+        try:
+            made._write_objects()
+            for process in (made.server, made.scheduler, made.controllers):
+                process.start()
+            made.server.wait_ready(made._serves)
+        except BaseException:
+            made.stop()
+            raise
+        return made
+
+    def stop(self) -> None:
+        for process in (self.controllers, self.scheduler, self.server):
+            process.stop()
+
+    def __enter__(self) -> Platform:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    # --- helpers
+
+    def _process(self, name: str, module: str, *words: str) -> Process:
+        command = [sys.executable, "-m", module, *words, f"--kubeconfig={self.kubeconfig}"]
+        return Process(name, command, self.folder / f"{name}.log")
+
+    def _serves(self) -> bool:
+        path = f"/apis/{_GROUP}/{_VERSION}/namespaces/default/runs/none/logs"
+        answer = self.cluster.plane.rest.get(path)
+        return answer.status == 404 and b"none" in answer.body
+
+    def _write_objects(self) -> None:
+        authority = self.cluster.plane.ca_file.read_text()
+        facts = engine.Engine(
+            image=images.PLATFORM,
+            server=f"https://{self.cluster.address}:{self._port}",
+            authority=authority,
+            python=images.PYTHON,
+        )
+        self._write("/api/v1/namespaces", "v1", "Namespace", NAMESPACE)
+        configs = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+        self._write(configs, "v1", "ConfigMap", engine.NAME, data=facts.data())
+        queues = "/apis/windlass.dev/v1alpha1/queues"
+        self._write(queues, "windlass.dev/v1alpha1", "Queue", "default", spec={})
+        services = f"/api/v1/namespaces/{NAMESPACE}/services"
+        port = {"port": 443, "targetPort": self._port, "name": "https"}
+        self._write(services, "v1", "Service", _SERVICE, spec={"ports": [port]})
+        self._write(
+            f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices",
+            "discovery.k8s.io/v1",
+            "EndpointSlice",
+            _SERVICE,
+            labels={"kubernetes.io/service-name": _SERVICE},
+            addressType="IPv4",
+            ports=[{"name": "https", "port": self._port}],
+            endpoints=[{"addresses": [self.cluster.address], "conditions": {"ready": True}}],
+        )
+        self._write(
+            "/apis/apiregistration.k8s.io/v1/apiservices",
+            "apiregistration.k8s.io/v1",
+            "APIService",
+            f"{_VERSION}.{_GROUP}",
+            spec={
+                "group": _GROUP,
+                "version": _VERSION,
+                "groupPriorityMinimum": 1000,
+                "versionPriority": 10,
+                "service": {"name": _SERVICE, "namespace": NAMESPACE, "port": 443},
+                "caBundle": base64.b64encode(authority.encode()).decode(),
+            },
+        )
+
+    def _write(
+        self, path: str, version: str, kind: str, name: str, labels: Any = None, **fields: Any
+    ) -> None:
+        metadata = {"name": name, "labels": labels or {}}
+        body = {"apiVersion": version, "kind": kind, "metadata": metadata, **fields}
+        answer = self.cluster.plane.rest.post(path, body)
+        if answer.status == 409:
+            answer = self.cluster.plane.rest.merge(f"{path}/{name}", body)
+        if answer.status not in (200, 201):
+            raise AssertionError(f"{kind} {name} was refused: {answer.summary}")
+
+
+def wait_gone(cluster: Cluster, path: str) -> None:
+    """Until a list is empty: what tests left must be gone before the next one counts."""
+    rest.eventually(f"{path} is empty", lambda: not cluster.plane.rest.get(path).json["items"], 60)
