@@ -221,6 +221,10 @@ class Explainer:
 
         return await self._ask(work)
 
+    async def look(self, read: Callable[[state.Snapshot, float, facts.Policy], T]) -> T:
+        """What a reader makes of the snapshot; it must leave it as it is."""
+        return await self._ask(lambda snapshot, now: read(snapshot, now, self._policy))
+
     # --- how they are answered
 
     def _explain(

@@ -122,9 +122,9 @@ def derive(snapshot: state.Snapshot) -> Statuses:
     lent = lending(tree)
     return {
         name: queue.QueueStatus(
-            used=_amounts(tree.used[name]),
-            borrowed=_amounts(borrowing(tree, name)),
-            lent=_amounts(lent.get(name, {})),
+            used=amounts(tree.used[name]),
+            borrowed=amounts(borrowing(tree, name)),
+            lent=amounts(lent.get(name, {})),
             running=running[name],
             pending=pending[name],
             share=tree.share(name) / queues.SHARE_UNIT,
@@ -247,7 +247,7 @@ def _over_committed(tree: queues.Tree, name: str) -> meta.Condition:
     )  # fmt: skip
 
 
-def _amounts(sums: Mapping[str, int]) -> queue.Amounts:
+def amounts(sums: Mapping[str, int]) -> queue.Amounts:
     """As people write them; what is zero is left out."""
     return {name: _amount(name, sums[name]) for name in sorted(sums) if sums[name] > 0}
 
