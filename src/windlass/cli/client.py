@@ -82,7 +82,10 @@ def fault(problem: errors.ApiError, store: KubernetesStore | None = None) -> exi
     """A store's error as one sentence, a remedy and an exit code."""
     code = next((code for cls, code in _CODES if isinstance(problem, cls)), exits.FAILED)
     if isinstance(problem, errors.Invalid) and problem.causes:
-        listed = "\n".join(f"{cause.field}: {cause.message}" for cause in problem.causes)
+        listed = "\n".join(
+            f"{cause.field}: {cause.message}" if cause.field else exits.sentence(cause.message)
+            for cause in problem.causes
+        )
         return exits.CliError(exits.sentence(problem.message.partition(": ")[0]), listed, code)
     if isinstance(problem, errors.NotFound | errors.AlreadyExists) and problem.details.get("name"):
         return exits.CliError(_plainly(problem), _remedy(problem, store), code)

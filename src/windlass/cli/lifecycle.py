@@ -9,6 +9,7 @@ import click
 
 from windlass.cli import base, client, exits, words
 from windlass.cli.output import Output
+from windlass.kinds import queue as queue_kind
 from windlass.kinds import run as kind
 from windlass.kinds import wire
 from windlass.store import errors
@@ -112,6 +113,41 @@ def scale(out: Output, name: str, size: str, target: base.Target) -> None:
     if changed.status.phase in ("Starting", "Running") and _starts_again(changed, chosen):
         out.hint("All its members start again with the new size; --resize live would keep them.")
     out.result(wire.to_dict(changed), names=[f"run/{changed.name}"])
+
+
+@base.command(examples=("windlass move train --queue urgent",))
+@_names
+@click.option("--queue", required=True, help="Where they belong from now on.")
+@base.target_options
+def move(out: Output, names: tuple[str, ...], queue: str, target: base.Target) -> int:
+    """Move RUNs to another queue. What runs goes on, and counts there."""
+
+    async def work(session: client.Session) -> int:
+        found = await session.store.get(queue_kind.Queue, queue)
+        allowed = found.spec.namespaces
+        if allowed and session.namespace not in allowed:
+            raise exits.CliError(
+                f"Queue {queue} is for {', '.join(allowed)}, not for {session.namespace}.",
+                "See which there are: windlass queue tree",
+                exits.FORBIDDEN,
+            )
+        code, _ = await _change(out, session, names, {"queue": queue}, f"is in queue {queue}")
+        return code
+
+    return client.call(target, work)
+
+
+@base.command(name="set-priority", examples=("windlass set-priority train 80",))
+@_names
+@click.argument("priority", type=click.IntRange(0, 1000))
+@base.target_options
+def set_priority(out: Output, names: tuple[str, ...], priority: int, target: base.Target) -> int:
+    """Change how urgent RUNs are, 0 to 1000; their queue's maxPriority caps it."""
+    words = f"has priority {priority}"
+    code, _ = client.call(
+        target, lambda session: _change(out, session, names, {"priority": priority}, words)
+    )
+    return code
 
 
 @base.command(

@@ -31,6 +31,8 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "suspend": Entry("windlass.cli.lifecycle:suspend", "Hold runs until `resume`."),
         "resume": Entry("windlass.cli.lifecycle:resume", "Let held runs go on."),
         "scale": Entry("windlass.cli.lifecycle:scale", "Change how many members a run has."),
+        "move": Entry("windlass.cli.lifecycle:move", "Move runs to another queue."),
+        "set-priority": Entry("windlass.cli.lifecycle:set_priority", "How urgent runs are."),
         "rerun": Entry("windlass.cli.submit:rerun", "The same job once more."),
         "cron": Entry("windlass.cli.cron:cron", "Runs by the clock."),
         "prune": Entry("windlass.cli.lifecycle:prune", "Delete records of runs that ended."),

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from windlass.cli import amounts, base, client, exits, live
+from windlass.cli import amounts, base, client, exits, live, queuetree
 from windlass.cli.output import Output
 from windlass.kinds import quantity, wire
 from windlass.kinds import queue as kind
@@ -140,6 +140,64 @@ def get(out: Output, name: str, target: base.Target) -> None:
         out.say(f"    {item['namespace']}/{item['name']} {item['phase']}{place}")
 
 
+@base.command(examples=("windlass queue pause vision",))
+@_name
+@base.target_options
+def pause(out: Output, name: str, target: base.Target) -> None:
+    """Start nothing new in a QUEUE or below it; what runs goes on."""
+    _stop(out, name, "hold", "paused: nothing new starts in it", target)
+
+
+@base.command(
+    examples=(
+        "windlass queue drain vision --wait",
+        "windlass queue drain vision --now     # stops what runs by its checkpoint contract",
+    )
+)
+@_name
+@click.option("--now", is_flag=True, help="Stop what runs, too; it waits until `resume`.")
+@click.option("--wait", is_flag=True, help="Return when nothing runs in it any more.")
+@base.target_options
+def drain(out: Output, name: str, now: bool, wait: bool, target: base.Target) -> None:
+    """Empty a QUEUE: what runs ends by itself (or --now), nothing starts until `resume`."""
+    words = "being drained" + ("" if now else ": what runs goes on to its end")
+    changed = _stop(out, name, "drain" if now else "hold", words, target)
+
+    async def emptied(session: client.Session) -> None:
+        from windlass.sdk import watching
+
+        chosen = f"metadata.name={name}"
+        async for _, each in watching.changes(session.store, kind.Queue, field_selector=chosen):
+            seen = each.status.observed_generation >= changed.metadata.generation
+            if seen and not each.status.running:
+                return
+
+    if wait:
+        with out.progress(f"queue/{name} is being drained"):
+            client.call(target, emptied)
+        out.say(f"queue/{name} is empty")
+
+
+@base.command(examples=("windlass queue resume vision",))
+@_name
+@base.target_options
+def resume(out: Output, name: str, target: base.Target) -> None:
+    """Open a QUEUE that was paused or drained."""
+    _stop(out, name, None, "open", target)
+
+
+def _stop(out: Output, name: str, how: str | None, told: str, target: base.Target) -> kind.Queue:
+    async def work(session: client.Session) -> kind.Queue:
+        from windlass.sdk import queues
+
+        return await queues.stop(session.store, name, how)
+
+    changed = client.call(target, work)
+    out.say(f"queue/{name} is {told}")
+    out.result(wire.to_dict(changed), names=[f"queue/{name}"])
+    return changed
+
+
 def _described(out: Output, found: kind.Queue) -> list[str]:
     """What it is and what it holds, line by line."""
     spec, status = found.spec, found.status
@@ -204,6 +262,11 @@ def _checked(value: dict[str, Any]) -> dict[str, Any]:
 
 
 queue.add_command(create, "create")
+queue.add_command(queuetree.tree, "tree")
+queue.add_command(queuetree.apply, "apply")
+queue.add_command(pause, "pause")
+queue.add_command(drain, "drain")
+queue.add_command(resume, "resume")
 queue.add_command(list_queues, "list")
 queue.add_command(get, "get")
 queue.add_command(change, "set")

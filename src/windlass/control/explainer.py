@@ -149,6 +149,10 @@ class Explainer:
     def run(self, uid: str) -> Run | None:
         return self._picture.run(uid)
 
+    def namespaces(self) -> list[str]:
+        """Those that have runs."""
+        return list(self._groups)
+
     async def seen(self, owner: Run, seconds: float = 1.0) -> bool:
         """Returns when the picture shows the run as it is here, or later; False: not in time."""
         wanted = int(owner.metadata.resource_version or 0)

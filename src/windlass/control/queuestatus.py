@@ -247,9 +247,9 @@ def _over_committed(tree: queues.Tree, name: str) -> meta.Condition:
     )  # fmt: skip
 
 
-def amounts(sums: Mapping[str, int]) -> queue.Amounts:
-    """As people write them; what is zero is left out."""
-    return {name: _amount(name, sums[name]) for name in sorted(sums) if sums[name] > 0}
+def amounts(sums: Mapping[str, int], *, zeros: bool = False) -> queue.Amounts:
+    """As people write them; what is zero is left out unless it means something."""
+    return {name: _amount(name, sums[name]) for name in sorted(sums) if sums[name] > 0 or zeros}
 
 
 def _amount(name: str, amount: int) -> str:

@@ -8,13 +8,12 @@ which run it is only for those who may read it (`shown`). Pure: the same functio
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from windlass.control import queuestatus
 from windlass.core import cycle, facts, forecast, queues, state
 from windlass.kinds import times
-from windlass.kinds import queue as queue_kind
 
 Shown = Callable[[str], str]
 """Uid -> `namespace/name` of a run that the caller may read; "" of any other."""
@@ -43,7 +42,7 @@ def tree(
                 "held": queue.held[1] if queue.held else "",
                 "guarantee": queuestatus.amounts(queue.guarantee),
                 "counts": queuestatus.amounts(snapshot.tree.guarantee[name]),
-                "limit": queuestatus.amounts(queue.limit),
+                "limit": queuestatus.amounts(queue.limit, zeros=True),
                 "used": status.used or {},
                 "borrowed": status.borrowed or {},
                 "lent": status.lent or {},
@@ -71,15 +70,13 @@ def changed(
     snapshot: state.Snapshot,
     now: float,
     policy: facts.Policy,
-    wanted: Iterable[queue_kind.Queue],
-    read: Callable[[Iterable[queue_kind.Queue]], list[facts.Queue]],
+    wanted: Sequence[facts.Queue],
     shown: Shown,
 ) -> dict[str, Any]:
     """What another tree would do: who gains and loses, who starts, who would be stopped."""
-    then_queues = read(wanted)
     today = forecast.settle(snapshot, now, policy)
-    then = forecast.settle(snapshot, now, policy, then_queues)
-    before, after = snapshot.tree, queues.Tree(then_queues, snapshot.tree.capacity)
+    then = forecast.settle(snapshot, now, policy, wanted)
+    before, after = snapshot.tree, queues.Tree(wanted, snapshot.tree.capacity)
     rows = []
     for name in sorted({*before.queues, *after.queues}):
         row = {
@@ -190,8 +187,8 @@ def _limit(tree: queues.Tree, name: str) -> Mapping[str, int] | None:
 
 def _pair(before: Mapping[str, int] | None, after: Mapping[str, int] | None) -> dict[str, Any]:
     return {
-        "before": None if before is None else queuestatus.amounts(before),
-        "after": None if after is None else queuestatus.amounts(after),
+        "before": None if before is None else queuestatus.amounts(before, zeros=True),
+        "after": None if after is None else queuestatus.amounts(after, zeros=True),
     }
 
 

@@ -89,6 +89,13 @@ def read_queue(each: queue.Queue, *, is_parent: bool = False) -> facts.Queue:
     )
 
 
+def read_queues(listed: Iterable[queue.Queue]) -> list[facts.Queue]:
+    """A whole tree."""
+    found = list(listed)
+    parents = {each.spec.parent for each in found}
+    return [read_queue(each, is_parent=each.name in parents) for each in found]
+
+
 def _paused(each: queue.Queue) -> tuple[Reason, str] | None:
     if each.spec.stop is None:
         return None

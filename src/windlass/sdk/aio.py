@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar, Unpack, cast
 
 from windlass.kinds import cronrun, kubernetes, quantity, queue, registry, run, validation, wire
 from windlass.kinds.meta import Object
-from windlass.sdk import applying, handles, rights, runs, teams, tokens, watching
+from windlass.sdk import applying, handles, queues, rights, runs, teams, tokens, watching
 from windlass.sdk.handles import AsyncRunHandle
 from windlass.sdk.options import Options
 from windlass.store import connect, errors
@@ -63,7 +63,7 @@ class AsyncClient:
         )
         self.namespace = namespace or self.store.access.namespace or "default"
         self.runs = AsyncRuns(self)
-        self.queues = AsyncCollection(self, queue.Queue)
+        self.queues = AsyncQueues(self)
         self.crons = AsyncCrons(self)
         self.nodes = AsyncNodes(self)
         self.events = AsyncEvents(self)
@@ -194,6 +194,36 @@ class AsyncCollection(Generic[T]):
         """Changes fields of the spec: `await client.queues.patch("a", {"weight": 2})`."""
         place = self._client.place(self._kind)
         return await self._store.patch(self._kind, name, place, patch={"spec": dict(spec)})
+
+
+class AsyncQueues(AsyncCollection[queue.Queue]):
+    """The sharing tree."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        super().__init__(client, queue.Queue)
+
+    async def tree(self) -> dict[str, Any]:
+        """Every queue with what it has, uses, borrows and lends, and what is decided next."""
+        return await queues.tree(self._store)
+
+    async def plan(self, wanted: Sequence[dict[str, Any]], *, prune: bool = False) -> queues.Plan:
+        """What it takes to have these queues, and whom that helps and hurts."""
+        return await queues.plan(self._store, wanted, prune=prune)
+
+    async def carry_out(self, wanted: Sequence[dict[str, Any]], plan: queues.Plan) -> Sequence[str]:
+        """Does what was planned; Conflict if somebody changed one of the queues meanwhile."""
+        return await queues.apply(self._store, wanted, plan)
+
+    async def pause(self, name: str) -> None:
+        """Nothing new starts in it or below it."""
+        await queues.stop(self._store, name, "hold")
+
+    async def drain(self, name: str) -> None:
+        """What runs in it is stopped by its checkpoint contract, and waits."""
+        await queues.stop(self._store, name, "drain")
+
+    async def resume(self, name: str) -> None:
+        await queues.stop(self._store, name, None)
 
 
 class AsyncRuns:

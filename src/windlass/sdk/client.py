@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, TypeVar, Unpack
 from windlass.kinds import cronrun, kubernetes, queue
 from windlass.kinds import run as run_kind
 from windlass.kinds.meta import Object
-from windlass.sdk import aio, applying, logs, portal, rights, teams, tokens
+from windlass.sdk import aio, applying, logs, portal, queues, rights, teams, tokens
 from windlass.sdk.aio import AsyncClient, AsyncCollection, AsyncCrons, AsyncNodes, Kind, Work
 from windlass.sdk.handles import AsyncRunHandle, ExecResult
 from windlass.sdk.options import Options
@@ -114,6 +114,10 @@ class RunHandle:
         """Changes how many members a role has."""
         portal.call(self.aio.scale(workers, role=role))
 
+    def move(self, queue: str) -> None:
+        """Into another queue; what runs goes on, and counts there."""
+        portal.call(self.aio.move(queue))
+
     def set_priority(self, priority: int) -> None:
         portal.call(self.aio.set_priority(priority))
 
@@ -156,7 +160,7 @@ class Client:
         )
         """The same for asynchronous programs; use it on the SDK's loop only."""
         self.runs = Runs(self.aio.runs)
-        self.queues: Collection[queue.Queue] = Collection(self.aio.queues)
+        self.queues = Queues(self.aio.queues)
         self.crons = Crons(self.aio.crons)
         self.nodes = Nodes(self.aio.nodes)
         self.events = Events(self.aio.events)
@@ -251,6 +255,37 @@ class Collection(Generic[T]):
     def patch(self, name: str, spec: Mapping[str, Any]) -> T:
         """Changes fields of the spec: `client.queues.patch("a", {"weight": 2})`."""
         return portal.call(self._aio.patch(name, spec))
+
+
+class Queues(Collection[queue.Queue]):
+    """The sharing tree."""
+
+    def __init__(self, found: aio.AsyncQueues) -> None:
+        super().__init__(found)
+        self._queues = found
+
+    def tree(self) -> dict[str, Any]:
+        """Every queue with what it has, uses, borrows and lends, and what is decided next."""
+        return portal.call(self._queues.tree())
+
+    def plan(self, wanted: Sequence[dict[str, Any]], *, prune: bool = False) -> queues.Plan:
+        """What it takes to have these queues, and whom that helps and hurts."""
+        return portal.call(self._queues.plan(wanted, prune=prune))
+
+    def carry_out(self, wanted: Sequence[dict[str, Any]], plan: queues.Plan) -> Sequence[str]:
+        """Does what was planned; Conflict if somebody changed one of the queues meanwhile."""
+        return portal.call(self._queues.carry_out(wanted, plan))
+
+    def pause(self, name: str) -> None:
+        """Nothing new starts in it or below it."""
+        portal.call(self._queues.pause(name))
+
+    def drain(self, name: str) -> None:
+        """What runs in it is stopped by its checkpoint contract, and waits."""
+        portal.call(self._queues.drain(name))
+
+    def resume(self, name: str) -> None:
+        portal.call(self._queues.resume(name))
 
 
 class Runs:

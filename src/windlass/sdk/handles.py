@@ -134,6 +134,10 @@ class AsyncRunHandle:
         ]
         self.run = await self._store.patch(run.Run, self.name, self.namespace, patch=patch)
 
+    async def move(self, queue: str) -> None:
+        """Into another queue; what runs goes on, and counts there."""
+        await self._change({"queue": queue})
+
     async def set_priority(self, priority: int) -> None:
         await self._change({"priority": priority})
 

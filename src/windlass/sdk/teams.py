@@ -133,6 +133,8 @@ class AsyncTeams:
         if must_exist:
             await self.get(name)
         await self._refuse_without_roles()
+        if wanted.queue.get("parent"):
+            await self._store.get(queue.Queue, str(wanted.queue["parent"]))
         if wanted.quota:
             await self._refuse_without_quotas(name)
         steps = [await self._queue(name, wanted), await self._namespace(name)]

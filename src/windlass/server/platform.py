@@ -107,7 +107,7 @@ class Platform:
         from windlass.control import story
 
         run = await self._store.get(Run, question.name, question.namespace)
-        explainer = await self._ready()
+        explainer = await self.explainer()
         told: dict[str, Any] = {
             "run": run.name,
             "namespace": run.namespace,
@@ -126,7 +126,7 @@ class Platform:
         from windlass.control import story
 
         query = request.rel_url.query
-        explainer = await self._ready()
+        explainer = await self.explainer()
         user, queue = query.get("user", ""), query.get("queue", "")
 
         def wanted(run: Run) -> bool:
@@ -151,7 +151,7 @@ class Platform:
         body = await bodies.read_object(request)
         admission.admit_create(identity, Run.resource, body)
         drafted = await self._draft(question.namespace, body)
-        explainer = await self._ready()
+        explainer = await self.explainer()
         found = await explainer.plan(wire.from_dict(Run, drafted))
         told = await self._told(identity, found, explainer, planned=True)
         for key in ("uid", "creationTimestamp", "resourceVersion", "generation"):
@@ -174,7 +174,7 @@ class Platform:
             )
         return made
 
-    async def _ready(self) -> Explainer:
+    async def explainer(self) -> Explainer:
         if self._explainer is None:
             from windlass.control.explainer import Explainer
 

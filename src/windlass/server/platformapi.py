@@ -14,7 +14,15 @@ from aiohttp import web
 
 from windlass.control import engine
 from windlass.kinds import kubernetes
-from windlass.server import addresses, blobs, keptlogs, mailboxes, platform, platformpaths
+from windlass.server import (
+    addresses,
+    blobs,
+    keptlogs,
+    mailboxes,
+    platform,
+    platformpaths,
+    sharing,
+)
 from windlass.server.handling import Seen
 from windlass.server.identity import Identity
 from windlass.server.podrights import PodRights
@@ -38,6 +46,7 @@ class PlatformApi:
         self._blobs = blobs.Blobs(folder / "blobs")
         self._mailboxes = mailboxes.Mailboxes(folder / "mailboxes", self._for_workers)
         self._platform = platform.Platform(store, rights)
+        self._sharing = sharing.Sharing(store, rights, self._platform)
         self._addresses = addresses.Addresses(store, rights, self._pods)
         self._kept = keptlogs.KeptLogs(store, rights, streams, kept)
 
@@ -76,6 +85,10 @@ class PlatformApi:
         if question is not None:
             seen.asks("get", f"{question.what}.{platformpaths.GROUP}")
             return await self._platform.answer(request, identity, question)
+        tree = sharing.match(path)
+        if tree is not None:
+            seen.asks("get", f"queues.{platformpaths.GROUP}")
+            return await self._sharing.answer(request, identity, tree)
         log = keptlogs.match(path)
         if log is not None:
             seen.asks("get", f"logs.{platformpaths.GROUP}")

@@ -1,0 +1,77 @@
+"""The tree in a file: read, written, and what is wrong with it said in sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from windlass.kinds import meta, queue, queuetree
+
+
+def tree(**specs: dict[str, Any]) -> dict[str, queue.Queue]:
+    return {
+        name: queue.Queue(metadata=meta.ObjectMeta(name=name), spec=queue.QueueSpec(**spec))
+        for name, spec in specs.items()
+    }
+
+
+def test_queues_inside_queues_are_read_parents_first_and_written_back_the_same() -> None:
+    document = {
+        "queues": {"company": {"weight": 2, "queues": {"a": {}, "b": {"queues": {"c": {}}}}}}
+    }
+    found = queuetree.flatten(document)
+    parents = {each["metadata"]["name"]: each["spec"].get("parent") for each in found}
+    assert parents == {"company": None, "a": "company", "b": "company", "c": "b"}
+    specs = {each["metadata"]["name"]: each["spec"] for each in found}
+    queues = tree(**{name: {"parent": spec.get("parent")} for name, spec in specs.items()})
+    assert queuetree.nested(queues, specs) == document
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {}, {"queues": []}, {"queues": {"a": 3}}, {"queues": {"a": {"parent": "b"}}},
+        {"queues": {"a": {"queues": {"a": {}}}}}, {"queues": {"a": {"queues": 1}}},
+    ],
+)  # fmt: skip
+def test_what_is_no_tree_is_refused(document: dict[str, Any]) -> None:
+    with pytest.raises(queuetree.Malformed):
+        queuetree.flatten(document)
+
+
+@pytest.mark.parametrize(
+    ("specs", "words"),
+    [
+        ({"a": {"parent": "gone"}}, "queue a is below gone, which does not exist"),
+        (
+            {"a": {"parent": "b"}, "b": {"parent": "a"}},
+            "queue a is below itself (a below b below a)",
+        ),
+        ({"a": {"parent": "a"}}, "queue a is below itself (a below a)"),
+        ({"a": {"namespaces": ["x"]}, "b": {"namespaces": ["x"]}}, "namespace x belongs to"),
+        ({"a": {"guarantee": {"gpu": "4"}, "limit": {"gpu": "2"}}}, "more than its limit"),
+        (
+            {
+                "p": {"guarantee": {"gpu": "4"}},
+                "a": {"parent": "p", "guarantee": {"gpu": "3"}},
+                "b": {"parent": "p", "guarantee": {"gpu": "2"}},
+            },
+            "the queues below p (a, b) are guaranteed gpu=5 in all, more than its own gpu=4",
+        ),
+    ],
+)
+def test_each_thing_that_is_wrong_is_one_sentence(specs: dict[str, Any], words: str) -> None:
+    (told,) = queuetree.problems(tree(**specs))
+    assert told.startswith(words) or words in told
+    assert ";" in told  # what to do comes behind it
+
+
+def test_a_sound_tree_has_no_problems() -> None:
+    assert queuetree.problems(
+        tree(
+            p={"guarantee": {"gpu": "8"}},
+            a={"parent": "p", "guarantee": {"gpu": "8"}, "limit": {"gpu": "8"}},
+            open={},
+        )
+    ) == []  # fmt: skip
