@@ -311,3 +311,9 @@ class Guarded:
                 grace_seconds=grace_seconds,
                 dry_run=dry_run,
             )
+
+    async def create_subresource(
+        self, kind: type[T], name: str, namespace: str, subresource: str, body: dict[str, Any]
+    ) -> object:
+        async with self._term.limit():
+            return await self._store.create_subresource(kind, name, namespace, subresource, body)

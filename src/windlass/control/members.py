@@ -14,10 +14,14 @@ from windlass.kinds import kubernetes, quantity, reasons, run
 
 DEVICE_PREFIX = "windlass.dev/"
 """Device kinds are extended resources of nodes and pods: `windlass.dev/gpu`."""
+SCHEDULER = "windlass"
+"""The schedulerName of other people's pods that are ours to place."""
 VENDOR_KINDS = frozenset({"gpu", "npu"})
 """Kinds that other people's device plug-ins name in their own domains: `nvidia.com/gpu`."""
 ANNOTATION_DEVICES = "windlass.dev/devices"
 """Which devices a member's pod was given: its Run says so only while the attempt is current."""
+ANNOTATION_NOMINATED = "windlass.dev/nominated-devices"
+"""Which devices are being freed for a pod on the node that its status nominates."""
 ANNOTATION_RESTART = "windlass.dev/restart"
 """The restart within the attempt that the pod was made for; absent: it is the first of its key."""
 MOST = 1 << 53
@@ -142,38 +146,73 @@ def device_kind(resource: str) -> str:
 
 
 def read_amounts(quantities: kubernetes.Quantities | None) -> dict[str, int]:
-    """A node's or a container's quantities as integers: bytes of memory, whole pods and devices,
-    thousandths of everything else."""
+    """A node's or a container's quantities as integers: bytes, whole pods and devices, thousandths
+    of everything else."""
     amounts: dict[str, int] = {}
     for name, value in (quantities or {}).items():
-        whole = name in ("memory", "pods") or device_kind(name)
+        whole = is_whole(name) or device_kind(name)
         amounts[name] = min(MOST, quantity.whole(value) if whole else quantity.milli(value))
     return amounts
 
 
+def is_whole(resource: str) -> bool:
+    """Counted in bytes or pods, not in thousandths."""
+    return resource in ("memory", "pods", "ephemeral-storage") or resource.startswith("hugepages-")
+
+
 def pod_amounts(pod: kubernetes.Pod) -> dict[str, int]:
     """What a pod holds by its requests: its containers (those that run beside them, too) together,
-    or its largest init container, and what the runtime needs for it."""
+    or the most that is needed while it is initialized, or what it says of itself as a whole; and
+    what the runtime needs for it."""
     sums: dict[str, int] = {}
-    before = pod.spec.init_containers or ()
-    beside = [container for container in before if container.restart_policy == "Always"]
-    for container in (*pod.spec.containers, *beside):
-        for dimension, amount in _requests(container).items():
-            sums[dimension] = sums.get(dimension, 0) + amount
-    for container in before:
-        for dimension, amount in _requests(container).items():
-            sums[dimension] = max(sums.get(dimension, 0), amount)
-    for dimension, amount in read_amounts(pod.spec.overhead).items():
-        sums[dimension] = sums.get(dimension, 0) + amount
+    for container in pod.spec.containers:
+        _add(sums, _requests(container.resources))
+    if pod.spec.init_containers:
+        beside: dict[str, int] = {}
+        most: dict[str, int] = {}
+        for container in pod.spec.init_containers:
+            asked = _requests(container.resources)
+            if container.restart_policy == "Always":
+                _add(beside, asked)
+                asked = beside
+            else:
+                asked = _add(dict(beside), asked)
+            most |= {name: max(most.get(name, 0), amount) for name, amount in asked.items()}
+        _add(sums, beside)
+        sums |= {name: max(sums.get(name, 0), amount) for name, amount in most.items()}
+    if pod.spec.resources is not None:
+        whole = read_amounts(pod.spec.resources.requests)
+        sums |= {name: n for name, n in whole.items() if _is_shared_by_containers(name)}
+    return _add(sums, read_amounts(pod.spec.overhead))
+
+
+def _add(sums: dict[str, int], more: dict[str, int]) -> dict[str, int]:
+    for name, amount in more.items():
+        sums[name] = sums.get(name, 0) + amount
     return sums
 
 
+def _is_shared_by_containers(resource: str) -> bool:
+    """Whether a pod may ask for it as a whole."""
+    return resource in ("cpu", "memory") or resource.startswith("hugepages-")
+
+
 def device_names(pod: kubernetes.Pod) -> list[str]:
-    """The devices that a member's pod was given, as its assignment named them."""
-    if not owner_uid(pod):
+    """The devices that a pod was given by us, as its assignment or its binding named them."""
+    if not owner_uid(pod) and pod.spec.scheduler_name != SCHEDULER:
         return []
     told = (pod.metadata.annotations or {}).get(ANNOTATION_DEVICES, "")
     return [name for name in told.split(",") if name]
+
+
+def placed_on(pod: kubernetes.Pod, node: str, devices: list[str]) -> kubernetes.Pod:
+    """The pod as it is once it is bound."""
+    spec = msgspec.structs.replace(pod.spec, node_name=node)
+    told = {**(pod.metadata.annotations or {})}
+    if devices:
+        told[ANNOTATION_DEVICES] = ",".join(devices)
+    metadata = msgspec.structs.replace(pod.metadata, annotations=told)
+    return msgspec.structs.replace(pod, spec=spec, metadata=metadata)
 
 
 def restart_of(pod: kubernetes.Pod) -> int:
@@ -219,6 +258,7 @@ class _Typed(msgspec.Struct):
     message: str
 
 
-def _requests(container: kubernetes.Container) -> dict[str, int]:
-    resources = container.resources or kubernetes.ResourceRequirements()
+def _requests(resources: kubernetes.ResourceRequirements | None) -> dict[str, int]:
+    if resources is None:
+        return {}
     return read_amounts(resources.limits) | read_amounts(resources.requests)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from windlass.control import engine as engines
-from windlass.control import members, quotas, refusals, snapshots, volumes
+from windlass.control import members, podbook, podunits, quotas, refusals, snapshots, volumes
 from windlass.core import constraints, facts, predict, state
 from windlass.kinds import clusterkinds, kubernetes, meta, queue
 from windlass.kinds.run import MemberKey, Run
@@ -25,8 +25,6 @@ from windlass.store.reflector import Change
 T = TypeVar("T", bound=meta.Object)
 K = TypeVar("K", str, tuple[str, str])
 Fact = facts.Unit | facts.Running
-_POD = "pod/"
-"""What the keys of pods that count by themselves begin with; those of Runs are their uids."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,7 +44,8 @@ class Picture:
         self._nodes: dict[str, kubernetes.Node] = {}
         self._queues: dict[str, queue.Queue] = {}
         self._runs: dict[str, Run] = {}
-        self._pods: dict[str, kubernetes.Pod] = {}
+        self.book = podbook.PodBook()
+        """The pods. `control.binding` reads them there and tells what it wrote."""
         self._pods_of: dict[str, set[str]] = {}
         """Uid of a Run -> uids of its pods."""
         self._ours: dict[str, str] = {}
@@ -54,7 +53,6 @@ class Picture:
         self._changed_nodes: set[str] = set()
         self._changed_queues: set[str] = set()
         self._changed_runs: set[str] = set()
-        self._changed_pods: set[str] = set()
         self._homes: dict[str, str] = {}
         self._parents: frozenset[str] = frozenset()
         """Queues that have others below them."""
@@ -93,12 +91,16 @@ class Picture:
     def see_pod(
         self, _: Change, before: kubernetes.Pod | None, after: kubernetes.Pod | None
     ) -> None:
-        uid = _put(self._pods, before, after, lambda pod: pod.uid)
-        self._changed_pods.add(uid)
+        if after is None:
+            assert before is not None, "a change has an object before or after it"  # noqa: S101
+            self.book.drop(before.uid)
+        elif not self.book.put(after):
+            return
+        uid = (after or before).uid  # type: ignore[union-attr]
         for pod in (before, after):
             if pod is not None and (owner := members.owner_uid(pod)):
                 mine = self._pods_of.setdefault(owner, set())
-                mine.add(uid) if uid in self._pods else mine.discard(uid)
+                mine.add(uid) if uid in self.book.pods else mine.discard(uid)
                 if not mine:
                     del self._pods_of[owner]
                 if not self._holds_all(owner):
@@ -110,6 +112,14 @@ class Picture:
                 return  # older than what we wrote: ours is on its way
             del self._ours[after.uid]
         self._changed_runs.add(_put(self._runs, before, after, lambda owner: owner.uid))
+
+    def see_namespace(
+        self, _: Change, before: kubernetes.Namespace | None, after: kubernetes.Namespace | None
+    ) -> None:
+        changed = after or before
+        assert changed is not None, "a change has an object before or after it"  # noqa: S101
+        labels = None if after is None else after.metadata.labels or {}
+        self.book.put_namespace(changed.name, labels)
 
     def see_engine(
         self, _: Change, __: kubernetes.ConfigMap | None, after: kubernetes.ConfigMap | None
@@ -204,7 +214,7 @@ class Picture:
 
     def pods_of(self, owner: Run) -> list[MemberKey]:
         """The members of its attempt of today that have pods, in whatever state."""
-        keys = (members.key_of(self._pods[uid]) for uid in self._pods_of.get(owner.uid, ()))
+        keys = (members.key_of(self.book.pods[uid]) for uid in self._pods_of.get(owner.uid, ()))
         return [key for key in keys if key is not None and key.attempt == owner.status.attempt]
 
     @property
@@ -233,12 +243,17 @@ class Picture:
             fact = self._read_run(uid, now)
             self._tell(uid, fact, touched, units)
             nominations += self._nomination_events(uid, fact)
-        for uid in sorted(self._changed_pods):
+        gatherings: set[str] = set()
+        for uid in sorted(self.book.changed):
+            gatherings |= self.book.gather(uid)
             self._tell_pod(uid, touched, units)
+        for key in sorted(gatherings):
+            gang = self.book.read_gang(key, self._homes, now)
+            self._tell(key, gang, touched, units)
         for node in sorted(touched & self._unnamed.keys()):
             self._fill_in(node, units)
         self._changed_runs.clear()
-        self._changed_pods.clear()
+        self.book.changed.clear()
         if self._snapshot is None:
             self._past = self._history()
         return Changes((*events, *units.values(), *nominations), seen)
@@ -332,8 +347,8 @@ class Picture:
         """Runs whose members a node refused, or takes again, are looked at again."""
         touched = {
             shape
-            for uid in self._changed_pods
-            if (pod := self._pods.get(uid)) is not None and self._refusals.concerns(pod)
+            for uid in self.book.changed
+            if (pod := self.book.pods.get(uid)) is not None and self._refusals.concerns(pod)
             if (shape := self._shape_of(pod)) is not None and self._refusals.see(pod, shape)
         }
         if self._held_back_until is not None and self._held_back_until <= now:
@@ -365,6 +380,7 @@ class Picture:
             self._changed_runs.update(
                 uid for uid, owner in self._runs.items() if owner.spec.queue is None
             )
+            self.book.ours_changed()
 
     def _read_run(self, uid: str, now: float) -> Fact | None:
         owner = self._runs.get(uid)
@@ -418,7 +434,7 @@ class Picture:
         return owner is None or owner.spec.placement.gang
 
     def _ended(self, owner: Run) -> set[tuple[str, int]]:
-        pods = (self._pods[uid] for uid in self._pods_of.get(owner.uid, ()))
+        pods = (self.book.pods[uid] for uid in self._pods_of.get(owner.uid, ()))
         keys = [members.key_of(pod) for pod in pods if not members.is_active(pod)]
         attempt = owner.status.attempt
         return {(key.role, key.index) for key in keys if key and key.attempt == attempt}
@@ -435,7 +451,7 @@ class Picture:
             sizes = held and {role: len(listed) for role, listed in held.members.items()}
             cover = (sizes, owner.status.attempt, self._queue_of(owner))
         if cover != self._covers.get(uid):
-            self._changed_pods.update(self._pods_of.get(uid, ()))
+            self.book.changed.update(self._pods_of.get(uid, ()))
         if cover is None:
             self._covers.pop(uid, None)
         else:
@@ -453,21 +469,30 @@ class Picture:
         return name
 
     def _tell_pod(self, uid: str, touched: set[str], units: dict[str, state.Event]) -> None:
-        pod, key, fact = self._pods.get(uid), f"{_POD}{uid}", None
-        if pod is not None:
-            owner = self._runs.get(members.owner_uid(pod))
-            if not snapshots.is_covered(pod, owner):
-                fact = snapshots.read_pod(pod, owner, self._queue_of(owner) if owner else "")
+        key, fact = f"{podunits.POD}{uid}", self._read_pod(uid)
         known = self._told.get(key)
         if isinstance(known, facts.Running):
             self._forget_unnamed(known.seats[0].node, key)
-        if fact is not None and fact.unit.roles[0].devices and not fact.seats[0].grants:
+        if podunits.has_unnamed_devices(fact):
+            assert isinstance(fact, facts.Running), "only who holds room has devices"  # noqa: S101
             node = fact.seats[0].node
             self._unnamed.setdefault(node, {})[key] = fact
             touched.add(node)
             if node in self._told_nodes:
                 return  # told with the devices that are found for it
         self._tell(key, fact, touched, units)
+
+    def _read_pod(self, uid: str) -> Fact | None:
+        """What a pod is by itself: somebody who waits, or room that is taken."""
+        pod = self.book.pods.get(uid)
+        if pod is None:
+            return None
+        if owner_uid := members.owner_uid(pod):
+            owner = self._runs.get(owner_uid)
+            if snapshots.is_covered(pod, owner):
+                return None
+            return snapshots.read_pod(pod, owner, self._queue_of(owner) if owner else "")
+        return self.book.read(uid, self._homes)
 
     def _forget_unnamed(self, node: str, key: str) -> None:
         there = self._unnamed.get(node, {})
@@ -524,11 +549,6 @@ class Picture:
         return history
 
 
-def is_pod(key: str) -> bool:
-    """Whether a unit is a pod by itself, not a Run."""
-    return key.startswith(_POD)
-
-
 def _put(objects: dict[K, T], before: T | None, after: T | None, key: Callable[[T], K]) -> K:
     """Keeps what is there, drops what is gone; the key of either."""
     if after is not None:
@@ -539,7 +559,7 @@ def _put(objects: dict[K, T], before: T | None, after: T | None, key: Callable[[
     return key(before)
 
 
-def _version(owner: Run) -> int:
+def _version(owner: meta.Object) -> int:
     return int(owner.metadata.resource_version)
 
 

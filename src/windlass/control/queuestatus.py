@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from windlass.control import leader, picture
+from windlass.control import leader, podunits
 from windlass.core import queues, state, verdicts
 from windlass.kinds import meta, quantity, queue, times
 from windlass.store import client, errors
@@ -115,7 +115,7 @@ def derive(snapshot: state.Snapshot) -> Statuses:
     running = _counted(
         tree,
         collections.Counter(
-            each.unit.queue for key, each in snapshot.running.items() if not picture.is_pod(key)
+            each.unit.queue for key, each in snapshot.running.items() if not podunits.is_pods(key)
         ),
     )
     pending = _counted(tree, collections.Counter(unit.queue for unit in snapshot.waiting.values()))

@@ -414,7 +414,7 @@ def _conditions(
     return list(kept.values())
 
 
-async def all_of(calls: Iterable[Any]) -> list[Any]:
+async def all_of(calls: Iterable[Any], at_once: int = _AT_ONCE) -> list[Any]:
     """Awaits all, a few at a time; each call is made only when its turn has come. The first error
     is raised after the rest have ended."""
     left, answers = enumerate(calls), {}
@@ -427,7 +427,7 @@ async def all_of(calls: Iterable[Any]) -> list[Any]:
                 answers[number] = error
             await asyncio.sleep(0)  # an answer may be there at once, and others wait, too
 
-    await asyncio.gather(*(some() for _ in range(_AT_ONCE)))
+    await asyncio.gather(*(some() for _ in range(at_once)))
     found = [answers[number] for number in sorted(answers)]
     for answer in found:
         if isinstance(answer, Exception):

@@ -18,10 +18,10 @@ import datetime
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from windlass.control import leader, metrics, picture, records, snapshots
+from windlass.control import binding, leader, metrics, picture, podunits, records, snapshots
 from windlass.control.runs import all_of
 from windlass.control.volumes import Claims
 from windlass.core import cycle as core
@@ -32,6 +32,7 @@ from windlass.store import client, errors
 from windlass.store.reflector import Reflector
 
 T = TypeVar("T")
+D = TypeVar("D", facts.Placement, facts.Eviction)
 log = logging.getLogger(__name__)
 
 NAME = "scheduler"
@@ -78,6 +79,7 @@ class Scheduler:
         engine: Reflector[kubernetes.ConfigMap] | None = None,
         claims: Claims | None = None,
         quotas: Reflector[clusterkinds.ResourceQuota] | None = None,
+        namespaces: Reflector[kubernetes.Namespace] | None = None,
         epoch: int,
         policy: facts.Policy = POLICY,
         levels: snapshots.Levels = snapshots.LEVELS,
@@ -90,6 +92,7 @@ class Scheduler:
         self._policy = policy
         self._now = now
         self._picture = picture.Picture(levels)
+        self._binder = binding.Binder(store, self._picture.book, now)
         self._changed = asyncio.Event()
         self.decided = asyncio.Event()
         """Set after each decision; whoever waits for it clears it."""
@@ -122,7 +125,7 @@ class Scheduler:
         if engine is not None:
             engine.add_handler(self._picture.see_engine)
             engine.add_handler(self._wake)
-        self._watch_limits(claims, quotas)
+        self._watch_limits(claims, quotas, namespaces)
 
     async def run(self) -> None:
         """Decides whenever something changed, until cancelled."""
@@ -158,10 +161,12 @@ class Scheduler:
             self._wake_at = min(moments, default=None)
             self._unsaid = self._words(outcome)
         until = self._picture.held_back_until()
-        # 4. Tell the others why they wait, a few at a time.
+        # 4. Gangs of pods that are there in part must not stay so.
+        overdue = await self._binder.end_partial_gangs()
+        # 5. Tell the others why they wait, a few at a time.
         again = await self._tell()
-        moments = (at for at in (self._wake_at, again, until) if at is not None)
-        return min(moments, default=None)
+        times_to_come = (self._wake_at, overdue, again, until)
+        return min((at for at in times_to_come if at is not None), default=None)
 
     async def look(self, read: Callable[[state.Snapshot], T]) -> T | None:
         """What a reader makes of the snapshot, between two decisions; None before the first."""
@@ -170,9 +175,15 @@ class Scheduler:
             return None if snapshot is None else read(snapshot)
 
     def _watch_limits(
-        self, claims: Claims | None, quotas: Reflector[clusterkinds.ResourceQuota] | None
+        self,
+        claims: Claims | None,
+        quotas: Reflector[clusterkinds.ResourceQuota] | None,
+        namespaces: Reflector[kubernetes.Namespace] | None,
     ) -> None:
-        """What only some engines have."""
+        """What only some engines have, and what only pods of other people look at."""
+        if namespaces is not None:
+            namespaces.add_handler(self._picture.see_namespace)
+            namespaces.add_handler(self._wake)
         if quotas is not None:
             quotas.add_handler(self._picture.see_quota)
             quotas.add_handler(self._wake)
@@ -237,10 +248,15 @@ class Scheduler:
     async def _carry_out(self, decision: facts.Decision) -> list[float]:
         """Writes it down, in an order in which it may break off anywhere: who gets what is free,
         then for whom room is freed, then who gives it. When to come again for what has to wait."""
-        rested = await all_of(self._place(each) for each in decision.placements)
+        runs, pods = _by_kind(decision.placements)
+        rested = await all_of(self._place(each) for each in runs)
+        await self._binder.place(pods)
         gainers = await self._nominate(decision)
         evictions = [each for each in decision.evictions if each.gainer in gainers]
-        await all_of(self._evict(each) for each in evictions)
+        runs_to_go, pods_to_go = _by_kind(evictions)
+        await all_of(self._evict(each) for each in runs_to_go)
+        for eviction in pods_to_go:
+            await self._binder.evict(eviction)
         for owner in self._picture.drained():
             told = records.drain(owner, self._now())
             if told is not None and not self._is_stale(owner.uid):
@@ -275,10 +291,18 @@ class Scheduler:
         made = {each.unit: each for each in decision.nominations}
         placed = {each.unit for each in decision.placements}
         for uid in self._picture.nominated():
-            if uid not in made and uid not in placed and (owner := self._known(uid)) is not None:
+            if uid in made or uid in placed:
+                continue
+            if podunits.is_pods(uid):
+                await self._binder.withdraw(uid)
+            elif (owner := self._known(uid)) is not None:
                 await self._patch(owner, {"nomination": None})
         stands = set()
         for uid, nomination in made.items():
+            if podunits.is_pods(uid):
+                if await self._binder.nominate(nomination):
+                    stands.add(uid)
+                continue
             owner = self._known(uid)
             if owner is None:
                 continue
@@ -317,6 +341,9 @@ class Scheduler:
             if owner is not None and _differences(owner, words):
                 urgency = (owner.status.reason != words.reason, place is not None)
                 unsaid.append((urgency, verdict.unit, words))
+            elif podunits.is_pods(verdict.unit):
+                for new, pod in self._binder.unsaid(verdict, is_head=place is not None):
+                    unsaid.append(((new, place is not None), pod, words))
         unsaid.sort(key=lambda each: each[0])
         return [(uid, words) for _, uid, words in unsaid]
 
@@ -327,6 +354,10 @@ class Scheduler:
             if pause > 0:
                 return self._now().timestamp() + pause
             uid, words = self._unsaid.pop()
+            if podunits.is_pods(uid):
+                self._pace.count()
+                await self._binder.tell(uid, words.reason, words.message)
+                continue
             owner = self._picture.run(uid)
             if owner is None or uid in self._missed or not snapshots.waits(owner):
                 continue
@@ -350,6 +381,13 @@ class Scheduler:
         self._picture.wrote(written)
         self._changed.set()
         return True
+
+
+def _by_kind(decided: Iterable[D]) -> tuple[list[D], list[D]]:
+    """What is about Runs, and what is about other people's pods."""
+    listed = list(decided)
+    pods = [each for each in listed if podunits.is_pods(each.unit)]
+    return [each for each in listed if not podunits.is_pods(each.unit)], pods
 
 
 class _Pace:

@@ -16,7 +16,7 @@ import fractions
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from windlass.control import engine as engines
-from windlass.control import members, podrender, retrying, runview, volumes
+from windlass.control import foreign, members, podrender, retrying, runview, volumes
 from windlass.core import facts
 from windlass.core.constraints import NAME_FIELD
 from windlass.kinds import duration, kubernetes, quantity, queue, run, times
@@ -57,7 +57,8 @@ def read_node(node: kubernetes.Node, levels: Levels = LEVELS) -> facts.Node:
         ready=is_open(node),
         path=_path(labels, levels),
         price=_price(_told(node, PRICE)),
-        capabilities=capabilities,
+        capabilities=capabilities
+        | {foreign.RESOURCE + name for name in amounts if members.device_kind(name)},
     )
 
 
@@ -431,7 +432,7 @@ def _quota(amounts: queue.Amounts | None) -> dict[str, int]:
     return {
         name: min(
             members.MOST,
-            quantity.whole(value) if name in ("memory", "pods") else quantity.milli(value),
+            quantity.whole(value) if members.is_whole(name) else quantity.milli(value),
         )
         for name, value in (amounts or {}).items()
     }

@@ -47,6 +47,10 @@ class Views:
         return self._keep(Reflector(self._store, kubernetes.Pod, indexes=indexes))
 
     @functools.cached_property
+    def namespaces(self) -> Reflector[kubernetes.Namespace]:
+        return self._keep(Reflector(self._store, kubernetes.Namespace))
+
+    @functools.cached_property
     def runs(self) -> Reflector[Run]:
         return self._keep(Reflector(self._store, Run))
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from windlass.core import constraints, devices
 from windlass.core.facts import Constraint, DeviceRequest, Grant, Node, Preference, Role, Seat
+from windlass.core.ports import clashing
 from windlass.core.shapes import Shape, Shapes
 
 Ints = npt.NDArray[np.int64]
@@ -53,6 +54,7 @@ class Cluster:
         """What a request counts for in quotas; kept by `amounts`."""
         self._masks: dict[Constraint, Mask] = {}
         self._points: dict[tuple[Preference, ...], Ints] = {}
+        self._domains_of: dict[str, Ints] = {}
         self._whole: tuple[Cluster, Ints] | None = None
         """Of a part: what it is a part of, and which nodes."""
         self._when_empty: dict[int, Ints] = {}
@@ -93,7 +95,7 @@ class Cluster:
         twin.bank, twin.ports = self.bank.part(where), {}
         twin.domains = [ids[where] for ids in self.domains]
         twin._whole = (self, where)
-        twin._masks, twin._points, twin._when_empty = {}, {}, {}
+        twin._masks, twin._points, twin._when_empty, twin._domains_of = {}, {}, {}, {}
         twin._caps, twin._synced, twin._touched, twin._undo = {}, {}, [], []
         return twin
 
@@ -112,6 +114,7 @@ class Cluster:
             points[i] = constraints.points(preferences, node)
         for shape_id, counts in self._when_empty.items():
             counts[i] = self._fit(self.shapes.by_id[shape_id], np.array([i]), empty=True)[0]
+        self._domains_of.clear()
         self.price[i] = node.price
         self.priced = bool(self.price.any())
         self._touched.append(i)
@@ -161,6 +164,16 @@ class Cluster:
                 (constraints.points(preferences, node) for node in self.nodes), np.int64, len(self)
             )
             self._points[preferences] = found
+        return found
+
+    def domain(self, key: str) -> Ints:
+        """For every node a number for its value of a label; -1: it has no such label. Read only."""
+        found = self._domains_of.get(key)
+        if found is None:
+            numbers: dict[str, int] = {}
+            values = (node.labels.get(key) for node in self.nodes)
+            ids = (-1 if v is None else numbers.setdefault(v, len(numbers)) for v in values)
+            found = self._domains_of[key] = np.fromiter(ids, np.int64, len(self))
         return found
 
     @property
@@ -237,7 +250,7 @@ class Cluster:
         if shape.ports:
             np.minimum(fit, 1, out=fit)
             if not empty:
-                taken = set().union(*(self.ports.get(port, ()) for port in shape.ports))
+                taken = set().union(*(self.ports[p] for p in clashing(shape.ports, self.ports)))
                 fit[np.isin(where, list(taken))] = 0
         np.maximum(fit, 0, out=fit)
         allowed = self.mask(shape.constraint).take(where)
@@ -342,7 +355,7 @@ class Cluster:
         return (
             not shape.unknown
             and all(self.free[column, node] >= need for column, need in shape.needs)
-            and not any(node in self.ports.get(port, ()) for port in shape.ports)
+            and not any(node in self.ports[port] for port in clashing(shape.ports, self.ports))
             and self.bank.admits(node, seat.grants)
         )
 

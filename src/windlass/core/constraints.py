@@ -60,8 +60,13 @@ def holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
 
 
 def _compares(operator: str, value: str | None, bounds: tuple[str, ...]) -> bool:
-    try:
-        number, bound = int(value or ""), int(bounds[0])
-    except (ValueError, IndexError):
+    if value is None or not bounds or not (_is_number(value) and _is_number(bounds[0])):
         return False
+    number, bound = int(value), int(bounds[0])
     return number > bound if operator == "Gt" else number < bound
+
+
+def _is_number(text: str) -> bool:
+    """A whole number of 64 bits in plain digits, as Kubernetes reads it."""
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    return digits.isascii() and digits.isdecimal() and -(1 << 63) <= int(text) < 1 << 63

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from windlass.core import models, place, releases, shadows
-from windlass.core.affinity import Crowd
 from windlass.core.cluster import Cluster
+from windlass.core.crowd import Crowd
 from windlass.core.facts import Seat, Unit
 from windlass.core.place import Failure, Scene, Wish
 from windlass.core.shadows import Held
@@ -161,7 +161,7 @@ class _Search:
     def _crowd(self, time: float) -> Crowd:
         """Who is still there then; only units with affinity or spread terms look at it."""
         crowd = self.cycle.scene.crowd
-        if not crowd.repels and not any(w.role.affinities or w.role.spreads for w in self.wishes):
+        if not any(crowd.concerns(self.unit, wish.role) for wish in self.wishes):
             return crowd
         crowd = crowd.fork()
         for running in self.cycle.running.values():

@@ -205,6 +205,10 @@ class Spread:
     skew: int = 1
     required: bool = True
     min_domains: int = 0
+    by_affinity: bool = True
+    """Only nodes count that the member's selector and node affinity accept."""
+    by_taints: bool = False
+    """Only nodes count whose taints it tolerates."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -224,7 +228,7 @@ class Role:
     prefers: tuple[Preference, ...] = ()
     """Where its members would rather be: most points in all, before anything about packing."""
     ports: tuple[int, ...] = ()
-    """Host ports."""
+    """Host ports, as `core.ports` numbers them."""
     attach: tuple[tuple[str, int], ...] = ()
     """Volumes to attach, by driver."""
     labels: tuple[tuple[str, str], ...] = ()
@@ -255,6 +259,8 @@ class Unit:
     pack: Pack = "binpack"
     topology: Topology | None = None
     preemptible: bool = True
+    preempts: bool = True
+    """Others may be stopped for it, where it has the right; False: it waits until there is room."""
     expected: float | None = None
     """Seconds it says it runs; None: unknown, or it has no end."""
     attained: float = 0.0

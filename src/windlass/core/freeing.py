@@ -55,8 +55,9 @@ class Trial:
         """What is looked at, and which of the cluster's nodes these are."""
         self.wishes = place.least_of(self.unit)
         self.within = _outside_reservations(cycle, self.unit)
-        terms = any(w.role.affinities or w.role.spreads for w in self.wishes)
-        self.alike = len(self.wishes) == 1 and not terms and not cycle.scene.crowd.repels
+        crowd = cycle.scene.crowd
+        terms = any(crowd.concerns(self.unit, wish.role) for wish in self.wishes)
+        self.alike = len(self.wishes) == 1 and not terms
         """Members of one shape whose neighbours do not matter: counting is exact."""
         if self.alike and self.unit.pack != "fragmentation":
             self._look_only_where_it_matters()

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from windlass.core import affinity, taste
 from windlass.core.cluster import Cluster
+from windlass.core.crowd import Crowd
 from windlass.core.facts import Pack, Role, Seat, Topology, Unit
 from windlass.core.shapes import Shape
 from windlass.core.taste import Taste
@@ -78,7 +79,7 @@ class Scene:
 
     cluster: Cluster
     work: Work
-    crowd: affinity.Crowd
+    crowd: Crowd
     """Who is where, by labels, for affinity and spread terms."""
     ceilings: dict[int, Ints] = dataclasses.field(default_factory=dict)
     """Shape id -> most members per node, where reserved room must stay free."""
@@ -128,7 +129,7 @@ def least_of(unit: Unit) -> list[Wish]:
 
 
 def _place(scene: Scene, unit: Unit, wishes: Sequence[Wish]) -> tuple[Seat, ...] | Failure:
-    if any(wish.role.affinities or wish.role.spreads for wish in wishes) or scene.crowd.repels:
+    if any(scene.crowd.concerns(unit, wish.role) for wish in wishes):
         return affinity.place(scene, unit, wishes)
     if len(wishes) == 1:
         return _place_alike(scene, unit, wishes[0])

@@ -206,7 +206,7 @@ def with_remark(cycle: Cycle, verdict: Verdict) -> Verdict:
 def _attempt(cycle: Cycle, ask: Ask, over: frozenset[str], failure: Failure | None) -> bool:
     unit, desk = ask.unit, cycle.desk
     desk.why = ""
-    if not (cycle.policy.preempt or cycle.policy.reclaim):
+    if not (cycle.policy.preempt or cycle.policy.reclaim) or not unit.preempts:
         return False
     rank = _rank(cycle, unit)
     standing = desk.standings.get((unit.queue, rank))

@@ -346,7 +346,7 @@ def _cast(unit: Unit, seats: Sequence[Seat]) -> Iterator[tuple[Role, Seat]]:
 
 def _has_terms(cycle: Cycle, unit: Unit) -> bool:
     """Whether more than room decides where it may be: then its place is looked for anew."""
-    return cycle.scene.crowd.repels or any(r.affinities or r.spreads for r in unit.roles)
+    return any(cycle.scene.crowd.concerns(unit, role) for role in unit.roles)
 
 
 # --- guests: units of unknown end in promised room ----------------------------------------------

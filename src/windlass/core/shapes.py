@@ -100,7 +100,7 @@ class Shapes:
         )
         key = (
             unit.held is None and not unit.not_before, unit.queue, roles, unit.priority,
-            unit.preemptible, unit.topology, unit.gang, unit.namespace,
+            unit.preemptible, unit.preempts, unit.topology, unit.gang, unit.namespace,
         )  # fmt: skip
         kind = self._kinds.setdefault(key, len(self._kinds)) if key[0] else OWN
         if kind == len(self.examples):

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 
 from windlass.core import amounts, facts_check, order, place
-from windlass.core.affinity import Crowd
 from windlass.core.cluster import Cluster
+from windlass.core.crowd import Crowd
 from windlass.core.facts import Facts, Node, Nomination, Queue, Quota, Reservation, Running, Unit
 from windlass.core.predict import History
 from windlass.core.queues import SHARE_UNIT, Sums, Tree

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from windlass.kinds import placing
 from windlass.kinds.meta import Condition, Struct
 
 Quantities = dict[str, str | int | float]
@@ -92,6 +93,8 @@ class ContainerPort(Struct):
     """How the port is called."""
     host_port: int | None = None
     """The same on the node."""
+    host_ip: str = msgspec.field(default="", name="hostIP")
+    """The node's address that the host port is on; all of them if absent."""
     protocol: str = ""
     """TCP, UDP or SCTP."""
 
@@ -192,12 +195,24 @@ class PodSpec(Struct):
     """How long it may run."""
     node_selector: dict[str, str] | None = None
     """Labels that the node must have."""
+    affinity: placing.Affinity | None = None
+    """Where it must or would like to be."""
+    topology_spread_constraints: list[placing.TopologySpread] | None = None
+    """How evenly pods like it are spread."""
     tolerations: list[Toleration] | None = None
     """Taints that are accepted."""
+    scheduling_gates: list[placing.SchedulingGate] | None = None
+    """What must be done before it is placed."""
+    resource_claims: list[dict[str, Any]] | None = None
+    """Devices that it claims by ResourceClaims."""
+    resources: ResourceRequirements | None = None
+    """What all its containers together need and may use."""
     priority: int | None = None
     """Higher is more important."""
     priority_class_name: str = ""
     """Where its priority comes from."""
+    preemption_policy: str | None = None
+    """PreemptLowerPriority (if absent), or Never: it waits until there is room."""
     volumes: list[dict[str, Any]] | None = None
     """File trees that containers may mount."""
     runtime_class_name: str | None = None
@@ -308,3 +323,5 @@ class PodStatus(Struct):
     """Its own address."""
     start_time: str | None = None
     """When the node took it."""
+    nominated_node_name: str = ""
+    """The node on which room is being made for it."""

@@ -33,6 +33,7 @@ class Reason(enum.StrEnum):
     RESERVED_UNTIL = "ReservedUntil"
     BUDGET_EXHAUSTED = "BudgetExhausted"
     WAITING_FOR_DATA = "WaitingForData"
+    WAITING_FOR_MEMBERS = "WaitingForMembers"
     WAITING_TO_RETRY = "WaitingToRetry"
     SUSPENDED = "Suspended"
     NO_SUCH_QUEUE = "NoSuchQueue"
@@ -106,6 +107,12 @@ ABOUT: Final[dict[Reason, About]] = {
         "A dataset or claim that it mounts is not ready yet.",
         "Wait until it is loaded, or look at the dataset's own status.",
         "kubectl describe run NAME",
+    ),
+    Reason.WAITING_FOR_MEMBERS: About(
+        "user",
+        "Pods that must start together do not all exist yet.",
+        "Look at who makes them, or at the size that the gang is said to have.",
+        "kubectl get pods",
     ),
     Reason.WAITING_TO_RETRY: About(
         "nobody",

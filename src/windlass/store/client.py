@@ -122,4 +122,10 @@ class Store(Protocol):
         """The object as it is now if something still holds it (finalizer, grace), else None."""
         ...
 
+    async def create_subresource(
+        self, kind: type[T], name: str, namespace: str, subresource: str, body: dict[str, Any]
+    ) -> object:
+        """POSTs to a subresource that is an action: pods/binding, pods/eviction."""
+        ...
+
     async def close(self) -> None: ...

@@ -7,8 +7,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from windlass.core import place
-from windlass.core.affinity import Crowd
 from windlass.core.cluster import Cluster
+from windlass.core.crowd import Crowd
 from windlass.core.facts import (
     Affinity,
     Constraint,

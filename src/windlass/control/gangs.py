@@ -1,0 +1,107 @@
+"""Which pods belong together: gangs of other people's pods, by what the pods themselves say.
+
+In this order: our own annotations, the labels of coscheduling, the owner where it is clear. Who
+says no size is asked for by `control.gangsizes`. Pure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from windlass.kinds import duration, kubernetes, meta
+
+GANG, SIZE, TIMEOUT = "windlass.dev/gang", "windlass.dev/gang-size", "windlass.dev/gang-timeout"
+"""Annotations (or labels) of a pod: the gang's name, how many pods must start together, and how
+long the gang may be there in part."""
+USUAL_TIMEOUT = 120.0
+_GROUP_NAME = "pod-group.scheduling.sigs.k8s.io/name"
+_GROUP_LEAST = "pod-group.scheduling.sigs.k8s.io/min-available"
+_POD_GROUPS = {
+    "scheduling.x-k8s.io/pod-group": "scheduling.x-k8s.io/v1alpha1",
+    "pod-group.scheduling.sigs.k8s.io": "scheduling.sigs.k8s.io/v1alpha1",
+}
+"""Label that names a PodGroup -> the PodGroup's apiVersion."""
+_JOB_INDEX = "batch.kubernetes.io/job-completion-index"
+_JOBSET = "jobset.sigs.k8s.io/jobset-name"
+_MOST = 100_000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Source:
+    """The object that says how many pods a gang has."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Gang:
+    key: str
+    """Unique over all namespaces; does not change as long as the gang lives."""
+    size: int | None
+    """Pods that must start together; None: its source says."""
+    source: Source | None = None
+    timeout: float = USUAL_TIMEOUT
+    """Seconds that it may be there in part."""
+
+
+def of(pod: kubernetes.Pod) -> Gang | None:
+    """The gang that a pod says it belongs to, if any."""
+    labels = pod.metadata.labels or {}
+    told = {**labels, **(pod.metadata.annotations or {})}
+    owner = controller(pod)
+    timeout = _seconds(told.get(TIMEOUT, ""))
+    size = _count(told.get(SIZE, ""))
+    if size is not None and (told.get(GANG) or owner is not None):
+        name = told.get(GANG) or (owner.uid if owner else "")
+        return Gang(_key(pod, name), size, None, timeout)
+    least = _count(labels.get(_GROUP_LEAST, ""))
+    if labels.get(_GROUP_NAME) and least is not None:
+        return Gang(_key(pod, labels[_GROUP_NAME]), least, None, timeout)
+    source = _source(pod, labels, owner)
+    if source is None:
+        return None
+    return Gang(_key(pod, f"{source.kind}/{source.name}"), None, source, timeout)
+
+
+def controller(pod: kubernetes.Pod) -> meta.OwnerReference | None:
+    for owner in pod.metadata.owner_references or ():
+        if owner.controller:
+            return owner
+    return None
+
+
+def _source(
+    pod: kubernetes.Pod, labels: dict[str, str], owner: meta.OwnerReference | None
+) -> Source | None:
+    for label, version in _POD_GROUPS.items():
+        if labels.get(label):
+            return Source(version, "PodGroup", pod.namespace, labels[label])
+    if labels.get(_JOBSET):
+        return Source("jobset.x-k8s.io/v1alpha2", "JobSet", pod.namespace, labels[_JOBSET])
+    if owner is None:
+        return None
+    if owner.kind == "Job" and owner.api_version.startswith("batch/") and _JOB_INDEX in labels:
+        # Only an indexed Job says that its pods are parts of one thing.
+        return Source(owner.api_version, owner.kind, pod.namespace, owner.name)
+    if owner.api_version.partition("/")[0] == "kubeflow.org" and owner.kind.endswith("Job"):
+        return Source(owner.api_version, owner.kind, pod.namespace, owner.name)
+    return None
+
+
+def _key(pod: kubernetes.Pod, name: str) -> str:
+    return f"{pod.namespace}/{name}"
+
+
+def _count(text: str) -> int | None:
+    return min(int(text), _MOST) if text.isascii() and text.isdecimal() and len(text) < 12 else None
+
+
+def _seconds(text: str) -> float:
+    """A duration as Kubernetes and we write it: `90s`, `5m`."""
+    try:
+        return duration.milliseconds(text) / 1000 if text else USUAL_TIMEOUT
+    except ValueError:
+        return USUAL_TIMEOUT

@@ -1,0 +1,171 @@
+"""All pods that are there, with our own writes over what is seen of them, and who is in which gang.
+
+A part of `control.picture`: it keeps the pods and reads units from them; the picture tells these to
+the snapshot.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from windlass.control import foreign, gangs, members, podunits
+from windlass.core import facts
+from windlass.kinds import kubernetes
+
+Fact = facts.Unit | facts.Running
+
+
+@dataclasses.dataclass(slots=True)
+class Gathering:
+    """What is known of a gang of pods."""
+
+    gang: gangs.Gang
+    pods: set[str] = dataclasses.field(default_factory=set)
+    seats: podunits.Seats = dataclasses.field(default_factory=dict)
+    since: float | None = None
+    """Since when it is there in part."""
+
+
+class PodBook:
+    def __init__(self) -> None:
+        self.pods: dict[str, kubernetes.Pod] = {}
+        self.changed: set[str] = set()
+        """Uids of pods that the picture has not looked at since they changed."""
+        self.sizes: dict[gangs.Source, int] = {}
+        """How many pods gangs have whose pods do not say so."""
+        self._reader = podunits.Reader()
+        self._bound: dict[str, kubernetes.Pod] = {}
+        """Pods that we have bound, as they are since, until somebody shows them to us."""
+        self._gangs: dict[str, Gathering] = {}
+        """By the key of their unit."""
+        self._gang_of: dict[str, str] = {}
+        """Uid of a pod -> the key of its gang's unit."""
+        self._namespaces: dict[str, dict[str, str]] = {}
+
+    # --- what is seen and written -----------------------------------------------------------------
+
+    def put(self, pod: kubernetes.Pod) -> bool:
+        """A pod as it was seen; False: what is known of it is newer."""
+        known = self.pods.get(pod.uid)
+        if known is not None and version(pod) < version(known):
+            return False  # older than what we wrote: ours is on its way
+        ours = self._bound.get(pod.uid)
+        if ours is not None and pod.spec.node_name:
+            del self._bound[pod.uid]
+        elif ours is not None:
+            # What is seen may be older than our binding, which nobody can undo.
+            pod = members.placed_on(pod, ours.spec.node_name, members.device_names(ours))
+        self.pods[pod.uid] = pod
+        self.changed.add(pod.uid)
+        return True
+
+    def drop(self, uid: str) -> None:
+        self.pods.pop(uid, None)
+        self._bound.pop(uid, None)
+        self.changed.add(uid)
+
+    def bound(self, uid: str, node: str, devices: list[str]) -> None:
+        """A pod was bound by us."""
+        pod = self.pods.get(uid)
+        if pod is None or pod.spec.node_name:
+            return  # the watch was quicker
+        self._bound[uid] = self.pods[uid] = members.placed_on(pod, node, devices)
+        self.changed.add(uid)
+
+    def wrote(self, pod: kubernetes.Pod) -> None:
+        """What the store answered to a write of ours; the watch may have been quicker."""
+        known = self.pods.get(pod.uid)
+        if known is not None and version(known) < version(pod):
+            self.pods[pod.uid] = pod
+            self.changed.add(pod.uid)
+
+    def put_namespace(self, name: str, labels: dict[str, str] | None) -> None:
+        """Only labels count, and only for pods that select namespaces by them."""
+        if labels == self._namespaces.get(name):
+            return
+        if labels is None:
+            del self._namespaces[name]
+        else:
+            self._namespaces[name] = labels
+        self._reader.namespaces = self._namespaces
+        self.changed.update(
+            uid for uid, pod in self.pods.items() if foreign.selects_namespaces(pod)
+        )
+
+    def ours_changed(self) -> None:
+        """Which queue they are in may be another."""
+        self.changed.update(uid for uid, pod in self.pods.items() if foreign.is_ours(pod))
+
+    # --- units ------------------------------------------------------------------------------------
+
+    def seats_of(self, key: str) -> podunits.Seats:
+        """Which pod is which member of a unit of pods, as the snapshot knows it."""
+        if key.startswith(podunits.POD):
+            return {(podunits.ROLE, 0): key.removeprefix(podunits.POD)}
+        gathering = self._gangs.get(key)
+        return {} if gathering is None else gathering.seats
+
+    def partial_gangs(self) -> list[tuple[str, float]]:
+        """Gangs that are there in part, and the time by which they must be whole."""
+        return [
+            (key, each.since + each.gang.timeout)
+            for key, each in sorted(self._gangs.items())
+            if each.since is not None
+        ]
+
+    def gather(self, uid: str) -> set[str]:
+        """Keeps who belongs to which gang; the gangs that a change of a pod touches."""
+        pod, before = self.pods.get(uid), self._gang_of.pop(uid, "")
+        gang = gangs.of(pod) if pod is not None and foreign.is_ours(pod) else None
+        if gang is not None and gang.source is not None and gang.source in self.sizes:
+            gang = dataclasses.replace(gang, size=self.sizes[gang.source])
+        after = ""
+        if gang is not None and (gang.size is None or gang.size > 1):
+            after = f"{podunits.GANG}{gang.key}"
+            self._gang_of[uid] = after
+            gathering = self._gangs.setdefault(after, Gathering(gang))
+            gathering.gang = gang
+            gathering.pods.add(uid)
+        if before and before != after:
+            self._gangs[before].pods.discard(uid)
+        return {key for key in (before, after) if key}
+
+    def read(self, uid: str, homes: Mapping[str, str]) -> Fact | None:
+        """What a pod that is no member of a Run is by itself: somebody who waits, or room that is
+        taken. Members of gangs are nothing by themselves."""
+        pod = self.pods[uid]
+        queue_name = podunits.queue_of(pod, homes) if foreign.is_ours(pod) else ""
+        if foreign.waits(pod):
+            return None if uid in self._gang_of else self._reader.waiting(pod, queue_name)
+        if not pod.spec.node_name or not members.is_active(pod):
+            return None
+        if uid in self._gang_of and _names_devices(pod):
+            return None
+        return self._reader.holding(pod, queue_name, protected=False)
+
+    def read_gang(self, key: str, homes: Mapping[str, str], now: float) -> Fact | None:
+        gathering = self._gangs[key]
+        listed = [self.pods[uid] for uid in sorted(gathering.pods)]
+        if not listed:
+            del self._gangs[key]
+            return None
+        mine = [pod for pod in listed if not pod.spec.node_name or _names_devices(pod)]
+        queue_name = podunits.queue_of(min(listed, key=lambda pod: pod.name), homes)
+        read = self._reader.gang(gathering.gang, mine, queue_name, now, protected=False)
+        gathering.seats = read.seats
+        if read.since is None:
+            gathering.since = None
+        elif gathering.since is None or read.since < now:
+            gathering.since = read.since
+        return read.fact
+
+
+def version(obj: kubernetes.Pod) -> int:
+    return int(obj.metadata.resource_version or 0)
+
+
+def _names_devices(pod: kubernetes.Pod) -> bool:
+    """Whether a bound pod says which devices it holds, or holds none."""
+    wanted = sum(request.count for request in foreign.devices(pod)[0])
+    return len(members.device_names(pod)) == wanted

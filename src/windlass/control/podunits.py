@@ -1,0 +1,244 @@
+"""Units made of other people's pods: a pod by itself, or a gang of them.
+
+A pod that waits is a unit of one member, a bound pod holds its room; the members of a gang are one
+unit from the first to the last. Everything is read from the pods: the binding is the record of what
+was decided. Pure, but for `Reader`, which remembers what it has read before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from windlass.control import foreign, gangs, members, snapshots
+from windlass.core import facts
+from windlass.kinds import kubernetes, placing, times
+from windlass.kinds.reasons import Reason
+
+POD, GANG = "pod/", "gang/"
+"""What the keys of units begin with that are pods; those of Runs are their uids."""
+ROLE = "pod"
+FOREVER = 1e14
+"""Protected until then: as long as what protects it is there."""
+_REMEMBERED = 50_000
+
+Seats = dict[tuple[str, int], str]
+"""(role, index) -> uid of the pod that is this member."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Read:
+    """A unit and which pod is which of its members."""
+
+    fact: facts.Unit | facts.Running | None
+    seats: Seats
+    since: float | None = None
+    """Of a gang that is there in part: since when; None: it is whole, or not there at all."""
+
+
+class Reader:
+    """Reads pods, and gives pods that are alike one and the same `facts.Role`."""
+
+    def __init__(self) -> None:
+        self._roles: dict[object, facts.Role] = {}
+        self.namespaces: Mapping[str, Mapping[str, str]] = {}
+        """Labels of all namespaces."""
+
+    def waiting(self, pod: kubernetes.Pod, queue: str) -> facts.Unit:
+        return _unit(f"{POD}{pod.uid}", [pod], (self._role(pod, ROLE),), queue)
+
+    def holding(self, pod: kubernetes.Pod, queue: str, *, protected: bool) -> facts.Running:
+        """A pod that is bound, by us or by somebody else. In no queue: it is not ours."""
+        unit = _unit(f"{POD}{pod.uid}", [pod], (self._placed(pod),), queue)
+        seat = facts.Seat(ROLE, 0, pod.spec.node_name, _grants(pod, unit.roles[0]))
+        goes = pod.metadata.deletion_timestamp is not None
+        return facts.Running(
+            unit=dataclasses.replace(unit, preemptible=bool(queue), held=None),
+            seats=(seat,),
+            started=_created(pod),
+            protected_until=FOREVER if protected else 0.0,
+            leaving=((ROLE, 0),) if goes else (),
+        )
+
+    def gang(
+        self, gang: gangs.Gang, pods: Sequence[kubernetes.Pod], queue: str, now: float,
+        *, protected: bool,
+    ) -> Read:  # fmt: skip
+        """All that is there of a gang. Members that have ended are no longer waited for."""
+        size = gang.size if gang.size is not None else len(pods)
+        ended = sum(members.state(pod) == "succeeded" for pod in pods)
+        least = max(0, size - ended)
+        listed = sorted((pod for pod in pods if _counts(pod)), key=lambda pod: pod.name)
+        if not listed:
+            return Read(None, {})
+        groups = self._groups(listed)
+        key = f"{GANG}{gang.key}"
+        seats: Seats = {}
+        roles = []
+        for number, (role, some) in enumerate(groups):
+            name = str(number)
+            alone = len(groups) == 1
+            fewest = min(least, len(some)) if alone else len(some)
+            roles.append(dataclasses.replace(role, name=name, least=fewest, most=len(some)))
+            seats |= {(name, index): pod.uid for index, pod in enumerate(some)}
+        unit = _unit(key, listed, tuple(roles), queue)
+        by_uid = {pod.uid: pod for pod in listed}
+        bound = {where: by_uid[uid] for where, uid in seats.items() if by_uid[uid].spec.node_name}
+        if not bound:
+            return Read(_held(unit, gang, len(listed), least), seats)
+        running = _running(unit, bound, protected=protected)
+        part = len(bound) < least
+        return Read(running, seats, _since(listed, least, now) if part else None)
+
+    def _groups(
+        self, pods: Sequence[kubernetes.Pod]
+    ) -> list[tuple[facts.Role, list[kubernetes.Pod]]]:
+        """Pods that differ in nothing but their labels are members of one role; it has the labels
+        that all of them have."""
+        found: dict[object, tuple[facts.Role, list[kubernetes.Pod]]] = {}
+        for pod in pods:
+            role = self._role(pod, ROLE)
+            bare = dataclasses.replace(role, labels=())
+            known = found.setdefault(_key(bare), (role, []))
+            shared = tuple(pair for pair in known[0].labels if pair in role.labels)
+            known[1].append(pod)
+            found[_key(bare)] = (dataclasses.replace(role, labels=shared), known[1])
+        return list(found.values())
+
+    def _role(self, pod: kubernetes.Pod, name: str) -> facts.Role:
+        return self._known(foreign.role(pod, name, self._select))
+
+    def _placed(self, pod: kubernetes.Pod) -> facts.Role:
+        """Of a pod that is there, only what it holds and whom it keeps away counts."""
+        requests, needs = foreign.devices(pod)
+        return self._known(
+            facts.Role(
+                ROLE, 1, 1, needs, requests,
+                ports=foreign.ports(pod), labels=foreign.labels(pod),
+                affinities=foreign.keeps_away(pod, self._select),
+            )
+        )  # fmt: skip
+
+    def _known(self, role: facts.Role) -> facts.Role:
+        if len(self._roles) > _REMEMBERED:
+            self._roles.clear()
+        return self._roles.setdefault(_key(role), role)
+
+    def _select(self, selector: placing.LabelSelector) -> frozenset[str]:
+        wanted = foreign.selected(selector)
+        return frozenset(
+            name
+            for name, labels in self.namespaces.items()
+            if all(foreign.holds(each, labels) for each in wanted)
+        )
+
+
+def is_pods(key: str) -> bool:
+    """Whether a unit is a pod or a gang of pods, not a Run."""
+    return key.startswith((POD, GANG))
+
+
+def has_unnamed_devices(fact: facts.Unit | facts.Running | None) -> bool:
+    """Whether it holds devices and does not say which."""
+    return (
+        isinstance(fact, facts.Running)
+        and bool(fact.unit.roles[0].devices)
+        and not fact.seats[0].grants
+    )
+
+
+def queue_of(pod: kubernetes.Pod, homes: Mapping[str, str]) -> str:
+    """By its label, else by its namespace."""
+    named = (pod.metadata.labels or {}).get(foreign.LABEL_QUEUE)
+    return named or homes.get(pod.namespace, snapshots.DEFAULT_QUEUE)
+
+
+def _unit(
+    key: str, pods: Sequence[kubernetes.Pod], roles: tuple[facts.Role, ...], queue: str
+) -> facts.Unit:
+    first = pods[0]
+    held = next((why for pod in pods if (why := foreign.held(pod))), None)
+    return facts.Unit(
+        key=key,
+        queue=queue,
+        roles=roles,
+        submitted=min(_created(pod) for pod in pods),
+        namespace=first.namespace,
+        priority=max(foreign.priority(pod) for pod in pods),
+        preempts=all(pod.spec.preemption_policy != "Never" for pod in pods),
+        # How long they stay says nothing about Runs.
+        kin=None,
+        held=held,
+    )
+
+
+def _held(unit: facts.Unit, gang: gangs.Gang, there: int, least: int) -> facts.Unit:
+    """The gang as it waits; until all its pods are there nothing can be decided."""
+    words = ""
+    if gang.size is None:
+        words = "how many pods the gang has is being asked for"
+    elif there < least:
+        words = f"{there} of the gang's {least} pods exist; the others are waited for"
+    if not words or unit.held is not None:
+        return unit
+    return dataclasses.replace(unit, held=(Reason.WAITING_FOR_MEMBERS, words))
+
+
+def _running(
+    unit: facts.Unit, bound: Mapping[tuple[str, int], kubernetes.Pod], *, protected: bool
+) -> facts.Running:
+    roles = {role.name: role for role in unit.roles}
+    return facts.Running(
+        unit=dataclasses.replace(unit, held=None),
+        seats=tuple(
+            facts.Seat(role, index, pod.spec.node_name, _grants(pod, roles[role]))
+            for (role, index), pod in sorted(bound.items())
+        ),
+        started=min(_created(pod) for pod in bound.values()),
+        protected_until=FOREVER if protected else 0.0,
+        leaving=tuple(
+            sorted(where for where, pod in bound.items() if pod.metadata.deletion_timestamp)
+        ),
+    )
+
+
+def _since(pods: Sequence[kubernetes.Pod], least: int, now: float) -> float:
+    """Since when a gang is there in part: its last member was bound then, or the youngest that
+    waits was made; while some do not exist, nobody knows."""
+    if len(pods) < least:
+        return now
+    moments = [_created(pod) for pod in pods if not pod.spec.node_name]
+    moments += [_bound_at(pod) for pod in pods if pod.spec.node_name]
+    return max(moments)
+
+
+def _counts(pod: kubernetes.Pod) -> bool:
+    """It waits to be placed, or holds room."""
+    return bool(pod.spec.node_name and members.is_active(pod)) or foreign.waits(pod)
+
+
+def _grants(pod: kubernetes.Pod, role: facts.Role) -> tuple[facts.Grant, ...]:
+    """The devices that its binding named, if it named as many as it asks for."""
+    names = members.device_names(pod)
+    if len(names) != sum(request.count for request in role.devices):
+        return ()
+    return tuple(facts.Grant(name) for name in names)
+
+
+def _created(pod: kubernetes.Pod) -> float:
+    told = pod.metadata.creation_timestamp
+    return times.parse(told).timestamp() if told else 0.0
+
+
+def _bound_at(pod: kubernetes.Pod) -> float:
+    for condition in pod.status.conditions or ():
+        if condition.type == "PodScheduled" and condition.last_transition_time:
+            return times.parse(condition.last_transition_time).timestamp()
+    return _created(pod)
+
+
+def _key(role: facts.Role) -> object:
+    return (
+        role.name, tuple(sorted(role.needs.items())), role.devices, role.constraint, role.prefers,
+        role.ports, role.attach, role.labels, role.affinities, role.spreads,
+    )  # fmt: skip

@@ -1,0 +1,83 @@
+"""Pods with `schedulerName: windlass` on a real control plane: placed by the same core as Runs,
+through the binding API, alone and in gangs. There is no kubelet: nobody starts what is bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.control_plane import ControlPlane
+from tests.harness.plugin import CRDS
+from tests.kubernetes.foreignpods import World, gang, node, pod
+from windlass.control import views
+
+pytestmark = pytest.mark.kubernetes
+
+
+@pytest.fixture(scope="module")
+def running(kubernetes_binaries: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """One of its own: this scheduler decides over every node and pod that it finds."""
+    with ControlPlane.start(crds=CRDS) as plane:
+        world = World(plane, tmp_path_factory.mktemp("foreign"))
+        world.make("/api/v1/namespaces", {"metadata": {"name": views.NAMESPACE}})
+        process = world.start()
+        yield world
+        process.kill()
+
+
+@pytest.fixture
+def world(running: World) -> Iterator[World]:
+    running.add_queue()
+    yield running
+    running.clear()
+
+
+def test_a_pod_that_asks_for_us_is_bound_where_it_fits(world: World) -> None:
+    world.add_nodes(node("small", cpu="1"), node("large"))
+    world.submit(pod("a", requests={"cpu": "4"}))
+    assert world.is_bound("a") == "large"
+    (condition,) = world.get("a")["status"]["conditions"]
+    assert (condition["type"], condition["status"]) == ("PodScheduled", "True")
+
+
+def test_a_pod_that_asks_for_another_scheduler_is_left_alone_but_counts(world: World) -> None:
+    world.add_nodes(node("n1"))
+    world.submit(pod("theirs", requests={"cpu": "5"}, nodeName="n1", schedulerName="other"))
+    world.submit(pod("waits-for-them", schedulerName="other"))
+    world.submit(pod("too-much", requests={"cpu": "4"}), pod("fits", requests={"cpu": "3"}))
+    assert world.is_bound("fits") == "n1"
+    assert "cpu" in world.why("too-much", "WaitingForCapacity")
+    assert not world.node_of("waits-for-them")
+
+
+def test_a_pod_waits_for_its_gates_and_one_with_claims_is_told_that_it_cannot_be_placed(
+    world: World,
+) -> None:
+    world.add_nodes(node("n1"))
+    claims = [{"name": "d", "resourceClaimName": "d"}]
+    world.submit(
+        pod("gated", schedulingGates=[{"name": "quota"}]), pod("claims", resourceClaims=claims)
+    )
+    assert "resourceClaims" in world.why("claims", "Unsupported")
+    assert not world.node_of("gated")
+    world.rest.merge(f"{world.pods()}/gated", {"spec": {"schedulingGates": []}})
+    assert world.is_bound("gated") == "n1"
+
+
+def test_a_gang_starts_whole_or_not_at_all(world: World) -> None:
+    world.add_nodes(node("n1", cpu="4"), node("n2", cpu="4"))
+    first = gang("first", 3, made=2, requests={"cpu": "2"})
+    world.submit(*first)
+    assert "2 of the gang's 3 pods exist" in world.why("first-1", "WaitingForMembers")
+    assert not world.node_of("first-0")
+    world.submit(gang("first", 3, requests={"cpu": "2"})[2])
+    assert {world.is_bound(f"first-{i}") for i in range(3)} == {"n1", "n2"}
+    world.submit(*gang("second", 2, requests={"cpu": "2"}))
+    world.why("second-0", "WaitingForCapacity")
+    assert not world.node_of("second-0")
+    assert not world.node_of("second-1")
+    world.remove("first-0")
+    assert world.is_bound("second-0")
+    assert world.is_bound("second-1")
