@@ -1,4 +1,4 @@
-"""Writes every file that is generated from the kinds: CRDs, editor schemas, reference pages.
+"""Writes every generated file: CRDs, manifests, editor schemas, reference pages.
 
 python -m tools.generate            writes them
 python -m tools.generate --check    changes nothing; fails with the list of stale files
@@ -14,10 +14,17 @@ from pathlib import Path
 import yaml
 
 from tools import reference
+from windlass.install import options, render
 from windlass.kinds import registry, schema
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("deploy/crds", "docs/schemas", "docs/reference")
+FOLDERS = ("deploy", "deploy/crds", "docs/schemas", "docs/reference")
+
+
+_INSTALLED = """\
+# What `windlass install` applies besides crds/, to be read and reviewed. To have it applied by
+# others, print it with its certificates: windlass install --dry-run -o yaml
+"""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -47,6 +54,9 @@ def generated() -> dict[str, str]:
         files[f"docs/schemas/{resource.singular}.json"] = editor + "\n"
         files[f"docs/reference/{resource.singular}.md"] = reference.kind_page(kind)
     files["docs/reference/reasons.md"] = reference.reasons_page()
+    parts = render.parts(options.Options(), render.UNMADE)
+    others = [obj for part in parts if part.name != "kinds" for obj in part.objects]
+    files["deploy/windlass.yaml"] = f"# {reference.MARK}\n{_INSTALLED}{render.as_yaml(others)}"
     return files
 
 

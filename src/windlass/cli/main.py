@@ -65,6 +65,11 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "backup": Entry("windlass.cli.backup:backup", "Copy the store to a file, while it runs."),
         "restore": Entry("windlass.cli.backup:restore", "Put a backup in the store's place."),
     },
+    "Kubernetes": {
+        "install": Entry("windlass.cli.install:install", "Install Windlass on a cluster."),
+        "upgrade": Entry("windlass.cli.install:upgrade", "Bring it to this version."),
+        "uninstall": Entry("windlass.cli.install:uninstall", "Take it out of a cluster."),
+    },
     "Other": {
         "version": Entry("windlass.cli.version:version", "Show the version."),
         "completion": Entry("windlass.cli.completion:completion", "Print a shell's completion."),

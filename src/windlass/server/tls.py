@@ -88,12 +88,14 @@ def _make(
 
     authority = _load_authority(folder, made, now)
     if authority is None:
-        authority = _new_authority(folder, now)
+        authority = new_authority(now)
+        _write(folder / "ca.key", pem_key(authority[1]))
+        _write(folder / "ca.crt", pem(authority[0]), mode=0o644)
     ca, ca_key = authority
     key = ec.generate_private_key(ec.SECP256R1())
-    certificate = _sign_server(names, key, ca, ca_key, now)
-    _write(files.key, _pem_key(key))
-    _write(files.certificate, _pem(certificate), mode=0o644)
+    certificate = sign_server(names, key, ca, ca_key, now)
+    _write(files.key, pem_key(key))
+    _write(files.certificate, pem(certificate), mode=0o644)
     described = _Made(names, times.seconds(now + LIFETIME), times.seconds(ca.not_valid_after_utc))
     _write(folder / "made.json", msgspec.json.encode(described), mode=0o644)
 
@@ -116,8 +118,8 @@ def _load_authority(
     return (ca, key) if isinstance(key, ec.EllipticCurvePrivateKey) else None
 
 
-def _new_authority(
-    folder: Path, now: datetime.datetime
+def new_authority(
+    now: datetime.datetime,
 ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
@@ -132,12 +134,10 @@ def _new_authority(
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    _write(folder / "ca.key", _pem_key(key))
-    _write(folder / "ca.crt", _pem(ca), mode=0o644)
     return ca, key
 
 
-def _sign_server(
+def sign_server(
     names: list[str],
     key: ec.EllipticCurvePrivateKey,
     ca: x509.Certificate,
@@ -207,13 +207,13 @@ def _alternative(name: str) -> x509.GeneralName:
         return x509.DNSName(name)
 
 
-def _pem(certificate: x509.Certificate) -> bytes:
+def pem(certificate: x509.Certificate) -> bytes:
     from cryptography.hazmat.primitives.serialization import Encoding
 
     return certificate.public_bytes(Encoding.PEM)
 
 
-def _pem_key(key: ec.EllipticCurvePrivateKey) -> bytes:
+def pem_key(key: ec.EllipticCurvePrivateKey) -> bytes:
     from cryptography.hazmat.primitives import serialization
 
     return key.private_bytes(

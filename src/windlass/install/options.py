@@ -1,0 +1,66 @@
+"""What whoever installs may choose, and how it is remembered in the cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import urllib.parse
+
+import windlass
+
+_IMAGE = f"windlass.dev/windlass:{windlass.__version__}"
+_SIZE = re.compile(r"[1-9][0-9]*(Mi|Gi|Ti)")
+
+
+class OptionsError(ValueError):
+    """An option that cannot be; the message names the flag and the remedy."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Options:
+    image: str = _IMAGE
+    """Of our own parts, and of Runs that name none."""
+    pull_secret: str = ""
+    """Name of a Secret in windlass-system and windlass-nodes with which the image is pulled."""
+    storage_class: str = ""
+    """Of the server's volume; "": the cluster's default."""
+    storage_size: str = "20Gi"
+    server_address: str = ""
+    """URL under which pods reach the server; "": by its Service."""
+    api_address: str = ""
+    """HOST:PORT under which our pods reach the API server; "": by its Service."""
+
+    def __post_init__(self) -> None:
+        if not self.image or any(c.isspace() for c in self.image):
+            raise OptionsError(f"--image {self.image!r} is not the name of an image")
+        if not _SIZE.fullmatch(self.storage_size):
+            raise OptionsError(f"--storage-size {self.storage_size!r} is not a size such as 20Gi")
+        if self.server_address and not self.server_address.startswith("https://"):
+            raise OptionsError(f"--server-address {self.server_address!r} must begin with https://")
+        _, colon, port = self.api_address.rpartition(":")
+        if self.api_address and not (colon and port.isdecimal()):
+            raise OptionsError(f"--api-address {self.api_address!r} is not HOST:PORT")
+
+    def server_names(self, service: str, namespace: str) -> list[str]:
+        """Names that the server's certificate must carry."""
+        names = [service, f"{service}.{namespace}", f"{service}.{namespace}.svc",
+                 f"{service}.{namespace}.svc.cluster.local"]  # fmt: skip
+        host = urllib.parse.urlsplit(self.server_address).hostname
+        return [*names, host] if host else names
+
+    def data(self) -> dict[str, str]:
+        """As a ConfigMap keeps them; `read` reads them back."""
+        chosen = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {"version": windlass.__version__, **chosen}
+
+    @staticmethod
+    def read(data: dict[str, str], **changes: str | None) -> Options:
+        """What was chosen before, with what is chosen now. Of the image of another version only
+        the place is kept: the next one is sought there, too."""
+        known = {field.name for field in dataclasses.fields(Options)}
+        kept = {key: value for key, value in data.items() if key in known and value}
+        if "image" in kept and data.get("version") != windlass.__version__:
+            place = kept["image"].partition("@")[0]
+            name, colon, _ = place.rpartition(":")
+            kept["image"] = f"{name if colon and name else place}:{windlass.__version__}"
+        return Options(**(kept | {key: value for key, value in changes.items() if value}))

@@ -1,0 +1,156 @@
+"""What each part may do in the cluster: exactly what it does, and the roles of people.
+
+A test runs every part with the token of its ServiceAccount, so a right that is missing here shows
+there. A part that begins to read or write something gets its line in this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from windlass.control import engine, sets
+from windlass.install import names
+from windlass.install.names import Object
+from windlass.server import frontproxy, platformpaths, roles
+
+_API = "rbac.authorization.k8s.io"
+_READ = ("get", "list", "watch")
+
+Rule = tuple[tuple[str, ...], tuple[str, ...]]
+"""Verbs, and resources as `server.identity.Attributes.key` names them."""
+
+CLUSTER: dict[str, tuple[Rule, ...]] = {
+    names.SCHEDULER: (
+        (_READ, ("nodes", "pods", "runs.windlass.dev", "queues.windlass.dev")),
+        (("patch",), ("runs.windlass.dev/status", "queues.windlass.dev/status")),
+        (("create", "patch"), ("events",)),
+    ),
+    names.CONTROLLERS: (
+        (_READ, ("nodes", "pods", "runs.windlass.dev", "cronruns.windlass.dev")),
+        (("create", "delete"), ("pods",)),
+        (("create",), ("secrets",)),
+        (("create", "patch", "delete"), ("runs.windlass.dev",)),
+        (("patch",), ("runs.windlass.dev/status", "cronruns.windlass.dev/status")),
+        # Owners of what is created: where the cluster asks for the right to hold their deletion.
+        (("update",), ("runs.windlass.dev/finalizers", "cronruns.windlass.dev/finalizers")),
+        (("create", "patch"), ("events",)),
+    ),
+    names.SERVER: (
+        (
+            _READ,
+            ("nodes", "pods", "runs.windlass.dev", "cronruns.windlass.dev", "queues.windlass.dev"),
+        ),
+        (("get", "list"), ("namespaces",)),
+        (
+            ("create",),
+            (
+                "subjectaccessreviews.authorization.k8s.io",
+                "tokenreviews.authentication.k8s.io",
+            ),
+        ),
+    ),
+}
+"""By ServiceAccount, anywhere in the cluster."""
+
+_ENGINE = ("configmaps", engine.NAME, _READ)
+SYSTEM: dict[str, tuple[tuple[str, str, tuple[str, ...]], ...]] = {
+    names.SCHEDULER: (
+        _ENGINE,
+        ("leases.coordination.k8s.io", sets.Scheduler.lease, ("get", "update")),
+    ),
+    names.CONTROLLERS: (
+        _ENGINE,
+        ("leases.coordination.k8s.io", sets.Controllers.lease, ("get", "update")),
+        ("leases.coordination.k8s.io", sets.Scheduler.lease, _READ),
+    ),
+    names.SERVER: (_ENGINE,),
+}
+"""By ServiceAccount, of single objects in windlass-system: resource, name, verbs."""
+
+ACCOUNTS = {
+    names.SCHEDULER: names.SYSTEM,
+    names.CONTROLLERS: names.SYSTEM,
+    names.SERVER: names.SYSTEM,
+}
+"""ServiceAccount -> its namespace."""
+
+
+def objects() -> Iterator[Object]:
+    for account, namespace in ACCOUNTS.items():
+        yield {
+            "apiVersion": "v1", "kind": "ServiceAccount",
+            "metadata": names.metadata(account, "rights", namespace),
+            # Only who says so in its pod gets a token.
+            "automountServiceAccountToken": False,
+        }  # fmt: skip
+    for account, rules in CLUSTER.items():
+        made = [_rule(verbs, resource) for verbs, resources in rules for resource in resources]
+        yield from _bound("Cluster", account, account, "", made)
+    for account, rights in SYSTEM.items():
+        made = [_rule(verbs, resource, only=name) for resource, name, verbs in rights]
+        yield from _bound("", account, account, names.SYSTEM, made)
+    yield _binding(
+        "", "windlass-server-authentication", "extension-apiserver-authentication-reader",
+        names.SERVER, frontproxy.NAMESPACE, kind="Role",
+    )  # fmt: skip
+    yield from people()
+
+
+def people() -> Iterator[Object]:
+    """The three roles that teams are made of, and what everybody may."""
+    for role, rules in roles.ROLES.items():
+        made = [_rule(rule.verbs, resource) for rule in rules for resource in rule.resources]
+        # Who may ask is asked again behind this door, by the rights on runs themselves.
+        made.append({"apiGroups": [platformpaths.GROUP], "resources": ["*"], "verbs": ["*"]})
+        yield _role("Cluster", role, "", made)
+    made = [
+        _rule(rule.verbs, resource)
+        for rule in roles.EVERYONE
+        for resource in rule.resources
+        if "reviews" not in resource  # Kubernetes gives these to everybody itself
+    ]
+    yield _role("Cluster", "windlass-everyone", "", made)
+    yield {
+        "apiVersion": f"{_API}/v1", "kind": "ClusterRoleBinding",
+        "metadata": names.metadata("windlass-everyone", "rights"),
+        "roleRef": {"apiGroup": _API, "kind": "ClusterRole", "name": "windlass-everyone"},
+        "subjects": [{"apiGroup": _API, "kind": "Group", "name": "system:authenticated"}],
+    }  # fmt: skip
+
+
+def _bound(
+    scope: str, name: str, account: str, namespace: str, rules: list[Object]
+) -> Iterator[Object]:
+    yield _role(scope, name, namespace, rules)
+    yield _binding(scope, name, name, account, namespace)
+
+
+def _role(scope: str, name: str, namespace: str, rules: list[Object]) -> Object:
+    return {
+        "apiVersion": f"{_API}/v1",
+        "kind": f"{scope}Role",
+        "metadata": names.metadata(name, "rights", namespace),
+        "rules": rules,
+    }
+
+
+def _binding(
+    scope: str, name: str, role: str, account: str, namespace: str, kind: str = ""
+) -> Object:
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": ACCOUNTS[account]}
+    return {
+        "apiVersion": f"{_API}/v1",
+        "kind": f"{scope}RoleBinding",
+        "metadata": names.metadata(name, "rights", namespace),
+        "roleRef": {"apiGroup": _API, "kind": kind or f"{scope}Role", "name": role},
+        "subjects": [subject],
+    }
+
+
+def _rule(verbs: tuple[str, ...], resource: str, only: str = "") -> Object:
+    """`runs.windlass.dev/status` as a rule names it."""
+    full, _, subresource = resource.partition("/")
+    plural, _, group = full.partition(".")
+    named = f"{plural}/{subresource}" if subresource else plural
+    rule: Object = {"apiGroups": [group], "resources": [named], "verbs": list(verbs)}
+    return rule | ({"resourceNames": [only]} if only else {})

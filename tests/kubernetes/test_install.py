@@ -1,0 +1,176 @@
+"""`windlass install` on a real control plane: what it makes, what it changes, what it leaves."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.harness.control_plane import ControlPlane
+from tests.kubernetes.conftest import Cli
+from windlass.install import applying, certificates, names, options, render
+from windlass.kinds import times
+
+pytestmark = pytest.mark.kubernetes
+
+SYSTEM = f"/api/v1/namespaces/{names.SYSTEM}"
+
+
+@pytest.fixture(scope="module")
+def plane(kubernetes_binaries: Path) -> Iterator[ControlPlane]:
+    with ControlPlane.start() as started:
+        yield started
+
+
+@pytest.fixture
+def cli(plane: ControlPlane) -> Cli:
+    return Cli(plane.kubeconfig)
+
+
+def installed(cli: Cli, *more: str) -> dict[str, dict[str, int]]:
+    """Counts by part. Nothing runs pods here, so nobody waits for them."""
+    told = cli.json("install", "--no-wait", *more)
+    return {part.pop("part"): part for part in told["parts"]}
+
+
+def test_what_is_rendered_is_valid_and_complete(cli: Cli, plane: ControlPlane) -> None:
+    """The API server itself judges every field of every object."""
+    listed = list(yaml.safe_load_all(cli("install", "--dry-run").out))
+    installed(cli)
+    for obj in listed:
+        path = applying.path_of(obj)
+        answer = plane.rest.request(
+            "PATCH", path, obj, content_type="application/apply-patch+yaml",
+            fieldManager="judge", force="true", dryRun="All", fieldValidation="Strict",
+        )  # fmt: skip
+        assert answer.status == 200, (applying.title(obj), answer.summary)
+
+
+def test_the_second_time_changes_nothing(cli: Cli) -> None:
+    installed(cli)
+    again = installed(cli)
+    assert {outcome for counts in again.values() for outcome in counts} == {"unchanged"}
+
+
+def test_a_queue_that_was_changed_and_a_lease_that_is_held_stay(
+    cli: Cli, plane: ControlPlane
+) -> None:
+    installed(cli)
+    queue = "/apis/windlass.dev/v1alpha1/queues/default"
+    assert plane.rest.merge(queue, {"spec": {"weight": 3}}).status == 200
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{names.SYSTEM}/leases/windlass-scheduler"
+    assert plane.rest.merge(lease, {"spec": {"holderIdentity": "me"}}).status == 200
+    installed(cli, "--pull-secret", "mine")
+    assert plane.rest.get(queue).json["spec"]["weight"] == 3
+    assert plane.rest.get(lease).json["spec"]["holderIdentity"] == "me"
+
+
+def test_options_stay_when_they_are_not_named_again(cli: Cli, plane: ControlPlane) -> None:
+    installed(cli, "--image", "registry.example/windlass:mine", "--api-address", "10.0.0.1:6443")
+    installed(cli)
+    path = f"/apis/apps/v1/namespaces/{names.SYSTEM}/deployments/{names.SCHEDULER}"
+    (container,) = plane.rest.get(path).json["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "registry.example/windlass:mine"
+    assert {"name": "KUBERNETES_SERVICE_HOST", "value": "10.0.0.1"} in container["env"]
+
+
+def test_another_size_of_a_volume_that_is_there_is_refused_with_the_remedy(cli: Cli) -> None:
+    installed(cli)
+    done = cli.fails("install", "--no-wait", "--storage-size", "30Gi")
+    assert done.code == 5
+    assert "PersistentVolumeClaim" in done.err
+
+
+def test_an_upgrade_removes_what_no_version_needs_any_more_and_rotates(
+    cli: Cli, plane: ControlPlane
+) -> None:
+    installed(cli)
+    before = plane.rest.get(f"{SYSTEM}/secrets/{names.AUTHORITY}").json["data"]
+    old = {
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": names.metadata("of-yesterday", "settings", names.SYSTEM),
+    }  # fmt: skip
+    mine = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "of-somebody"}}
+    for body in (old, mine):
+        assert plane.rest.post(f"{SYSTEM}/configmaps", body).status == 201
+    cli.json("upgrade", "--no-wait", "--rotate-authority")
+    assert plane.rest.get(f"{SYSTEM}/configmaps/of-yesterday").status == 404
+    assert plane.rest.get(f"{SYSTEM}/configmaps/of-somebody").status == 200
+    after = plane.rest.get(f"{SYSTEM}/secrets/{names.AUTHORITY}").json["data"]
+    assert after["ca.crt"] != before["ca.crt"]
+    service = plane.rest.get(
+        "/apis/apiregistration.k8s.io/v1/apiservices/v1alpha1.platform.windlass.dev"
+    ).json
+    assert service["spec"]["caBundle"] == after["bundle.crt"]
+
+
+def test_uninstalling_keeps_what_users_made_unless_told(cli: Cli, plane: ControlPlane) -> None:
+    installed(cli)
+    runs = "/apis/windlass.dev/v1alpha1/namespaces/default/runs"
+    body = {
+        "apiVersion": "windlass.dev/v1alpha1", "kind": "Run", "metadata": {"name": "kept"},
+        "spec": {"roles": [{"command": ["true"]}]},
+    }  # fmt: skip
+    assert plane.rest.post(runs, body).status == 201
+    cli.json("uninstall", "--yes")
+    assert plane.rest.get(f"{runs}/kept").status == 200
+    assert plane.rest.get("/apis/windlass.dev/v1alpha1/queues/default").status == 200
+    listed = render.parts(options.Options(), render.UNMADE)
+    ours, data = render.for_removal(listed)
+    left = [obj for obj in ours if plane.rest.get(applying.path_of(obj)).status != 404]
+    assert [applying.title(obj) for obj in left] == []
+    installed(cli)
+    assert plane.rest.get(f"{runs}/kept").status == 200, "it is there again as it was"
+    cli.json("uninstall", "--yes", "--delete-data")
+    for obj in data:
+        found = plane.rest.get(applying.path_of(obj))
+        gone = found.status == 404 or found.json["metadata"].get("deletionTimestamp")
+        assert gone, applying.title(obj)
+
+
+def test_upgrading_what_is_not_there_says_so(kubernetes_binaries: Path) -> None:
+    with ControlPlane.start(controllers=False) as bare:
+        done = Cli(bare.kubeconfig).fails("upgrade", "--json")
+        assert done.code == 3
+        assert "not installed" in json.loads(done.err)["error"]["message"]
+
+
+# --- certificates: no cluster needed --------------------------------------------------------------
+
+NOW = times.now()
+NAMES = ["windlass-server.windlass-system.svc", "10.0.0.7"]
+
+
+def made(**more: Any) -> render.Certificates:
+    return certificates.ensure(None, NAMES, NOW, **more)
+
+
+def test_a_certificate_that_is_good_is_kept() -> None:
+    first = made()
+    assert certificates.ensure(first, NAMES, NOW + datetime.timedelta(days=30)) == first
+
+
+@pytest.mark.parametrize(
+    ("names_now", "days"), [([*NAMES, "10.0.0.8"], 0), (NAMES, 200)], ids=["new name", "old"]
+)
+def test_a_certificate_is_renewed_by_the_same_authority(names_now: list[str], days: int) -> None:
+    first = made()
+    later = certificates.ensure(first, names_now, NOW + datetime.timedelta(days=days))
+    assert (later.authority, later.bundle) == (first.authority, first.bundle)
+    assert later.certificate != first.certificate
+
+
+def test_with_a_new_authority_the_old_one_is_trusted_until_the_next_time() -> None:
+    first = made()
+    second = certificates.ensure(first, NAMES, NOW, rotate=True)
+    assert second.authority != first.authority
+    assert second.bundle == second.authority + first.authority
+    third = certificates.ensure(second, NAMES, NOW, rotate=True)
+    assert first.authority not in third.bundle
+    ssl.create_default_context(cadata=second.bundle)
