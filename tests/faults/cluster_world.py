@@ -1,0 +1,334 @@
+"""A real control plane with scheduler and controllers as processes, nodes that are played, and runs
+of many kinds; and everything that can go wrong with them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from tests.faults import cluster_checker
+from tests.harness import players, rest
+from tests.harness.control_plane import ControlPlane
+from tests.harness.parts import Part
+from tests.harness.plugin import CRDS
+from tests.harness.road import Road
+
+Json = dict[str, Any]
+USER, NAMESPACE = "windlass", "default"
+RUNS = f"/apis/windlass.dev/v1alpha1/namespaces/{NAMESPACE}/runs"
+LEASE_SECONDS = 15.0
+START_LIMIT = 45.0
+"""`spec.duration.start` of every gang."""
+HALF_FOR = START_LIMIT + 90.0
+"""Seconds after which half a gang must be gone even if leaders were lost meanwhile: its own limit,
+a lease, a pause of etcd, and what a slow machine adds."""
+PATIENCE = 240.0
+
+
+class World:
+    def __init__(self, folder: Path, seed: int, replicas: int) -> None:
+        self.random = random.Random(seed)
+        self.folder = folder
+        self.clock = folder / "clock"
+        self.clock.write_text("0")
+        self.plane = ControlPlane.start(crds=CRDS, users={USER: ["platform"]})
+        self.road = Road(int(self.plane.url.rpartition(":")[2]))
+        self.rest = rest.from_kubeconfig(self.plane.kubeconfig)
+        self._furnish()
+        self.kubelets = players.Players(rest.from_kubeconfig(self.plane.kubeconfig))
+        self.kubelets.start()
+        self.parts = [
+            Part(self._kubeconfig(), folder, name, self._with_clock())
+            for name in ("scheduler", "controllers")
+            for _ in range(replicas)
+        ]
+        self.expected: dict[str, str] = {}
+        self.sizes: dict[str, int] = {}
+        self._count = 0
+
+    def close(self) -> None:
+        for part in self.parts:
+            part.process.kill()
+        self.kubelets.stop()
+        self.road.close()
+        self.rest.close()
+        self.plane.stop()
+
+    # --- furniture
+
+    def _furnish(self) -> None:
+        binding = {
+            "metadata": {"name": USER}, "subjects": [{"kind": "User", "name": USER}],
+            "roleRef": {"kind": "ClusterRole", "name": "cluster-admin",
+                        "apiGroup": "rbac.authorization.k8s.io"},
+        }  # fmt: skip
+        self.post("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding)
+        self.post("/api/v1/namespaces", {"metadata": {"name": "windlass-system"}})
+        engine = {"server": "https://127.0.0.1:9", "images": "true", "addresses": "pod"}
+        self.post("/api/v1/namespaces/windlass-system/configmaps", {
+            "metadata": {"name": "engine"}, "data": engine})  # fmt: skip
+        for name, more in (("default", {}), ("urgent", {"guarantee": {"cpu": "8"}})):
+            self.post("/apis/windlass.dev/v1alpha1/queues", {
+                "apiVersion": "windlass.dev/v1alpha1", "kind": "Queue",
+                "metadata": {"name": name}, "spec": more})  # fmt: skip
+        for number in range(5):
+            self.add_node(f"n{number}", gpus=2 if number < 2 else 0)
+
+    def add_node(self, name: str, gpus: int = 0) -> None:
+        has = {"cpu": "4", "memory": "8Gi", "pods": "20"}
+        has |= {"nvidia.com/gpu": str(gpus)} if gpus else {}
+        ready = {"type": "Ready", "status": "True"}
+        self.post("/api/v1/nodes", {
+            "metadata": {"name": name},
+            "status": {"capacity": has, "allocatable": has, "conditions": [ready]},
+        })  # fmt: skip
+
+    def post(self, path: str, body: Json) -> None:
+        answer = self.rest.post(path, body)
+        assert answer.status in (201, 409), answer.summary
+
+    def _kubeconfig(self) -> Path:
+        config = json.loads(self.plane.token_kubeconfig(USER).read_text())
+        config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{self.road.port}"
+        path = self.folder / "parts.kubeconfig"
+        path.write_text(json.dumps(config))
+        return path
+
+    def _with_clock(self) -> list[str]:
+        """The wall clock of our processes is the machine's plus what a file says."""
+        shim = self.folder / "shim"
+        shim.mkdir(exist_ok=True)
+        (shim / "sitecustomize.py").write_text(
+            "import datetime, pathlib\n"
+            "from windlass.kinds import times\n"
+            f"told, real = pathlib.Path({str(self.clock)!r}), times.now\n"
+            "times.now = lambda: real() + datetime.timedelta(seconds=float(told.read_text()))\n"
+        )
+        return ["env", f"PYTHONPATH={shim}"]
+
+    # --- work
+
+    def submit(self, client: rest.Rest, kind: str) -> str:
+        self._count += 1
+        name = f"{kind}-{self._count}"
+        spec, phase, size = self._kinds()[kind]()
+        annotations = spec.pop("annotations")
+        body = {
+            "apiVersion": "windlass.dev/v1alpha1", "kind": "Run",
+            "metadata": {"name": name},
+            "spec": {
+                "duration": {"start": f"{START_LIMIT:.0f}s"},
+                "checkpoint": {"grace": "1s"},
+                "retries": {"limit": 20, "causes": ["NodeLost", "Preempted"], "lostAfter": "5s"},
+                "overrides": {"annotations": annotations}, **spec,
+            },
+        }  # fmt: skip
+        self.persist(lambda: client.post(RUNS, body).status in (201, 409))
+        self.expected[name], self.sizes[name] = phase, size
+        return name
+
+    KINDS = ("single", "gang", "gpus", "elastic", "failing", "urgent", "peers")
+
+    def _kinds(self) -> dict[str, Callable[[], tuple[Json, str, int]]]:
+        throw = self.random
+        seconds = {players.RUN_FOR: f"{throw.uniform(0.5, 6):.1f}"}
+
+        def role(replicas: int, cpu: str = "1", **more: Any) -> Json:
+            resources = {"cpu": cpu, "memory": "64Mi"}
+            return {"command": ["true"], "replicas": replicas, "resources": resources, **more}
+
+        size = throw.randint(2, 6)
+        return {
+            "single": lambda: ({"roles": [role(1)], "annotations": seconds}, "Succeeded", 1),
+            "gang": lambda: ({"roles": [role(size)], "annotations": seconds}, "Succeeded", size),
+            "gpus": lambda: (
+                {"roles": [role(2, devices=[{"kind": "gpu"}])], "annotations": seconds},
+                "Succeeded", 2,
+            ),
+            "elastic": lambda: (
+                {"roles": [role(4, minReplicas=1, resize="live")], "annotations": seconds},
+                "Succeeded", 1,
+            ),
+            "failing": lambda: (
+                {"roles": [role(2)], "annotations": {**seconds, players.FAIL: "3"}}, "Failed", 2,
+            ),
+            "urgent": lambda: (
+                {"roles": [role(4, "2")], "queue": "urgent", "annotations": seconds},
+                "Succeeded", 4,
+            ),
+            "peers": lambda: (
+                {"roles": [role(2)], "framework": "ray", "annotations": seconds}, "Succeeded", 2,
+            ),
+        }  # fmt: skip
+
+    def persist(self, done: Callable[[], bool]) -> None:
+        """Until it worked: the API may be away."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError, ValueError):
+                if done():
+                    return
+            time.sleep(0.2)
+        raise AssertionError("the API server never came back")
+
+    def settle(self) -> None:
+        """Until every Run has ended, as far as it should."""
+
+        def left() -> list[str]:
+            listed = self.rest.get(RUNS).json["items"]
+            return [
+                f"{each['metadata']['name']}: {each.get('status')}"
+                for each in listed
+                if each.get("status", {}).get("phase") not in cluster_checker.ENDED
+            ]
+
+        deadline = time.monotonic() + PATIENCE
+        waiting = ["?"]
+        while waiting and time.monotonic() < deadline:
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                waiting = left()
+            time.sleep(0.3)
+        assert not waiting, "\n".join([*waiting, *(p.process.log_tail(15) for p in self.parts)])
+
+    def check(self) -> None:
+        found = cluster_checker.problems(
+            self.rest, self.kubelets.played.values(), self.expected, sizes=self.sizes,
+            elastic=[name for name in self.expected if name.startswith("elastic")],
+            half_for=HALF_FOR,
+        )  # fmt: skip
+        found += [f"a node was given too much: {each}" for each in self.kubelets.refused.values()]
+        assert not found, "\n".join(found)
+
+    def clear(self) -> None:
+        """Deletes every Run; nothing of them stays."""
+        for each in self.rest.get(RUNS).json["items"]:
+            self.rest.delete(f"{RUNS}/{each['metadata']['name']}")
+        rest.eventually(
+            "nothing is left behind",
+            lambda: not (cluster_checker.leftovers(self.rest, NAMESPACE)),
+            PATIENCE,
+        )
+        self.expected.clear()
+        self.sizes.clear()
+
+    # --- faults
+
+    def leader(self, name: str) -> Part | None:
+        alive = [part for part in self.parts if part.name == name and part.process.alive]
+        return next((part for part in alive if part.leads()), None)
+
+    def kill(self, name: str) -> None:
+        """kill -9 of whoever leads; it is started again, as a Deployment would."""
+        part = self.leader(name) or self.random.choice([p for p in self.parts if p.name == name])
+        part.process.kill()
+        time.sleep(self.random.uniform(0, 2))
+        part.start()
+
+    def pause_leader(self, name: str) -> None:
+        """Past its lease; then it comes back and believes for a moment that nothing happened."""
+        part = self.leader(name)
+        if part is None:
+            return
+        part.process.send(signal.SIGSTOP)
+        time.sleep(LEASE_SECONDS + 4)
+        part.process.send(signal.SIGCONT)
+
+    def pause_etcd(self) -> None:
+        self.plane.etcd.send(signal.SIGSTOP)
+        time.sleep(20)
+        self.plane.etcd.send(signal.SIGCONT)
+
+    def cut_watches(self) -> None:
+        for _ in range(5):
+            self.road.cut()
+            time.sleep(self.random.uniform(0.05, 0.8))
+
+    def throttle(self) -> None:
+        """Our processes get one seat and no queue: most of what they send is answered 429."""
+        group = "/apis/flowcontrol.apiserver.k8s.io/v1"
+        self.post(f"{group}/prioritylevelconfigurations", {
+            "metadata": {"name": "narrow"},
+            "spec": {"type": "Limited", "limited": {
+                "nominalConcurrencyShares": 1, "lendablePercent": 0,
+                "borrowingLimitPercent": 0, "limitResponse": {"type": "Reject"}}},
+        })  # fmt: skip
+        anything = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"],
+                    "clusterScope": True, "namespaces": ["*"]}  # fmt: skip
+        subject = {"kind": "User", "user": {"name": USER}}
+        self.post(f"{group}/flowschemas", {
+            "metadata": {"name": "narrow"},
+            "spec": {"matchingPrecedence": 1, "distinguisherMethod": {"type": "ByUser"},
+                     "priorityLevelConfiguration": {"name": "narrow"},
+                     "rules": [{"subjects": [subject], "resourceRules": [anything]}]},
+        })  # fmt: skip
+        time.sleep(10)
+        for kind in ("flowschemas", "prioritylevelconfigurations"):
+            self.persist(
+                lambda k=kind: self.rest.delete(f"{group}/{k}/narrow").status in (200, 404)
+            )
+
+    def write_between(self) -> None:
+        """Somebody else writes into Runs and pods all the time."""
+        over = time.monotonic() + 8
+        while time.monotonic() < over:
+            for path in (RUNS, f"/api/v1/namespaces/{NAMESPACE}/pods"):
+                with contextlib.suppress(OSError, ValueError, KeyError):
+                    for each in self.rest.get(path).json["items"]:
+                        note = {"test/noted": str(self.random.random())}
+                        name = each["metadata"]["name"]
+                        self.rest.merge(f"{path}/{name}", {"metadata": {"annotations": note}})
+
+    def lose_node(self) -> None:
+        """One that members run on goes dark and is removed; another comes in its place."""
+        used = sorted({each.node for each in self.kubelets.running()} - {"n0", "n1"})
+        if not used:
+            return
+        node = self.random.choice(used)
+        self.kubelets.power_off(node)
+        self.persist(lambda: self.rest.delete(f"/api/v1/nodes/{node}").status in (200, 404))
+        self.add_node(f"{node}x")
+
+    def jump_clock(self) -> None:
+        self.clock.write_text(str(self.random.choice((-7200, -600, 600, 7200))))
+
+    FAULTS: ClassVar[dict[str, Callable[[World], None]]] = {
+        "scheduler killed": lambda world: world.kill("scheduler"),
+        "controllers killed": lambda world: world.kill("controllers"),
+        "API server restarted": lambda world: world.plane.restart_apiserver(),
+        "etcd paused": pause_etcd,
+        "scheduler paused past its lease": lambda world: world.pause_leader("scheduler"),
+        "controllers paused past their lease": lambda world: world.pause_leader("controllers"),
+        "watches cut": cut_watches,
+        "history compacted": lambda world: world.plane.forget_history(),
+        "throttled": throttle,
+        "others write": write_between,
+        "node lost": lose_node,
+        "clock jumps": jump_clock,
+    }
+
+
+class Load(threading.Thread):
+    """Submits runs while faults happen."""
+
+    def __init__(self, world: World, count: int) -> None:
+        super().__init__(daemon=True, name="load")
+        self.world, self.count = world, count
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        client = rest.from_kubeconfig(self.world.plane.kubeconfig)
+        try:
+            for _ in range(self.count):
+                self.world.submit(client, self.world.random.choice(World.KINDS))
+                time.sleep(self.world.random.uniform(0.05, 0.9))
+        except BaseException as failure:
+            self.failure = failure
+        finally:
+            client.close()
