@@ -1,0 +1,232 @@
+"""What of a cluster binds members besides room: quotas of namespaces, volumes, nodes that refuse,
+nodes that were closed after they were given."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from tests.unit.control import build
+from windlass.control import (
+    podrender,
+    quotas,
+    records,
+    refusals,
+    retrying,
+    runmachine,
+    runview,
+    snapshots,
+    volumes,
+)
+from windlass.core import constraints, facts
+from windlass.kinds import clusterkinds, kubernetes, meta, run, times
+from windlass.kinds.reasons import Reason
+
+NOW = times.parse("2026-01-01T10:00:00Z").timestamp()
+ZONE = "topology.kubernetes.io/zone"
+
+
+# --- quotas ---------------------------------------------------------------------------------------
+
+
+def quota(hard: dict[str, str], **spec: Any) -> clusterkinds.ResourceQuota:
+    return clusterkinds.ResourceQuota(
+        metadata=meta.ObjectMeta(name="q", namespace="team"),
+        spec=clusterkinds.ResourceQuotaSpec(hard=hard, **spec),
+    )
+
+
+@pytest.mark.parametrize(
+    ("hard", "read"),
+    [
+        ({"requests.cpu": "4", "limits.cpu": "2"}, {"cpu": 2000}),
+        ({"memory": "1Gi", "pods": "3"}, {"memory": 1 << 30, "pods": 3}),
+        ({"requests.nvidia.com/gpu": "2"}, {"gpu": 2000}),
+        ({"requests.windlass.dev/npu": "1"}, {"npu": 1000}),
+        ({"count/pods": "3", "services": "1", "requests.storage": "1Gi"}, None),
+    ],
+)
+def test_a_quota_is_read_as_far_as_it_is_about_members(hard, read):
+    found = quotas.read(quota(hard))
+    assert found == (read and facts.Quota("team", "q", read))
+
+
+def test_a_quota_for_other_pods_says_nothing_of_runs():
+    assert quotas.read(quota({"pods": "1"}, scopes=["NotTerminating", "NotBestEffort"]))
+    assert quotas.read(quota({"pods": "1"}, scopes=["Terminating"])) is None
+    chosen = clusterkinds.ScopeRequirement(scope_name="PriorityClass", operator="Exists")
+    selector = clusterkinds.ScopeSelector(match_expressions=[chosen])
+    assert quotas.read(quota({"pods": "1"}, scope_selector=selector)) is None
+
+
+# --- volumes --------------------------------------------------------------------------------------
+
+
+def claim(
+    volume: str = "", phase: str = "Pending", **spec: Any
+) -> clusterkinds.PersistentVolumeClaim:
+    return clusterkinds.PersistentVolumeClaim(
+        metadata=meta.ObjectMeta(name="data", namespace=build.NAMESPACE),
+        spec=clusterkinds.PersistentVolumeClaimSpec(volume_name=volume, **spec),
+        status=clusterkinds.PersistentVolumeClaimStatus(phase=phase),
+    )
+
+
+def storage(name: str = "late", mode: str = clusterkinds.WAITS_FOR_NODE, **more: Any):
+    annotations = {"storageclass.kubernetes.io/is-default-class": "true"}
+    return clusterkinds.StorageClass(
+        metadata=meta.ObjectMeta(name=name, annotations=annotations),
+        provisioner=more.pop("provisioner", "any"), volume_binding_mode=mode, **more,
+    )  # fmt: skip
+
+
+def volume(*zones: str) -> clusterkinds.PersistentVolume:
+    terms = [
+        clusterkinds.NodeSelectorTerm(match_expressions=[
+            clusterkinds.NodeSelectorRequirement(key=ZONE, operator="In", values=[zone])])
+        for zone in zones
+    ]  # fmt: skip
+    required = clusterkinds.NodeSelector(node_selector_terms=terms)
+    affinity = clusterkinds.VolumeNodeAffinity(required=required)
+    return clusterkinds.PersistentVolume(
+        metadata=meta.ObjectMeta(name="v"),
+        spec=clusterkinds.PersistentVolumeSpec(node_affinity=affinity if zones else None),
+    )
+
+
+def reach(*seen: volumes.Kind) -> volumes.Reach:
+    known = volumes.Volumes()
+    for each in seen:
+        known.see(None, each)
+    return known.reach(mounting())
+
+
+def mounting(**spec: Any) -> run.Run:
+    mount = run.Mount(source="claim:data", path="/data")
+    return build.a_run("job", mounts=[mount, mount], **spec)
+
+
+def zones_of(found: volumes.Reach) -> set[str]:
+    constraint = facts.Constraint(volumes=found.terms)
+    return {
+        zone for zone in "abc"
+        if constraints.accepts(constraint, facts.Node(zone, {}, labels={ZONE: zone}))
+    }  # fmt: skip
+
+
+def test_a_bound_volume_is_reached_from_any_of_its_places():
+    assert zones_of(reach(claim("v", "Bound"), volume("a", "b"))) == {"a", "b"}
+    assert zones_of(reach(claim("v", "Bound"), volume())) == {"a", "b", "c"}
+
+
+def test_a_volume_that_is_yet_to_be_made_goes_where_its_class_allows():
+    term = clusterkinds.TopologySelectorTerm(
+        match_label_expressions=[clusterkinds.TopologySelectorLabel(key=ZONE, values=["b"])]
+    )
+    found = reach(claim(), storage(allowed_topologies=[term]))
+    assert (zones_of(found), found.unbound, found.problem) == ({"b"}, ("data",), "")
+
+
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        ((), "does not exist"),
+        ((claim(),), "no class"),
+        ((claim("v", "Bound"),), "lost its volume"),
+        ((claim("v"), volume()), "not bound to its volume"),
+        ((claim(), storage(mode="Immediate")), "not bound yet"),
+        ((claim(), storage(provisioner="kubernetes.io/no-provisioner")), "not made on demand"),
+    ],
+)
+def test_a_claim_that_cannot_be_mounted_holds_the_run_and_says_why(seen, words):
+    found = reach(*seen)
+    assert words in found.problem
+    held = snapshots.read_unit(mounting(), "q", reach=found).held
+    assert held == (Reason.WAITING_FOR_DATA, found.problem)
+
+
+def test_a_volume_out_of_reach_ends_the_attempt_for_free():
+    owner = build.assigned(build.in_phase(mounting(), "Starting"))
+    final = podrender.Hindrance(Reason.WAITING_FOR_DATA, "out of reach", final=True)
+    view = runview.View(
+        owner, [], 1, times.from_unix(NOW), setting=podrender.Setting(hindrance=final)
+    )
+    move = runmachine.plan(view).move
+    assert (move.to, move.next_attempt, move.cost) == ("Queued", True, 0)
+
+
+# --- nodes that refuse ----------------------------------------------------------------------------
+
+
+def refused(name: str, at: float, phase: str = "Failed", node: str = "n1") -> kubernetes.Pod:
+    pod = build.pod(build.a_run(name), phase)
+    pod.spec.node_name, pod.metadata.uid = node, f"{name}-{at}"
+    pod.metadata.creation_timestamp = times.seconds(times.from_unix(at))
+    pod.status.reason = "OutOfcpu" if phase == "Failed" else ""
+    return pod
+
+
+SHAPE = refusals.shape_of(snapshots.role_of(build.role(), build.a_run()))
+OTHER = refusals.shape_of(snapshots.role_of(build.role(cpu="2"), build.a_run()))
+
+
+def test_a_node_that_refused_is_held_back_for_that_shape_longer_each_time():
+    known = refusals.Refusals()
+    for number, at in enumerate((NOW, NOW + 100, NOW + 200), 1):
+        assert known.see(refused("job", at), SHAPE)
+        ends = at + retrying.pause(number)
+        assert known.held_back(SHAPE, ends - 0.1) == {"n1"}
+        assert known.next_change(at) == ends
+        assert not known.held_back(SHAPE, ends)
+        assert not known.held_back(OTHER, at)
+
+
+def test_members_of_one_gang_that_are_refused_at_once_are_one_refusal():
+    known = refusals.Refusals()
+    for name in ("a", "b", "c"):
+        known.see(refused(name, NOW), SHAPE)
+    assert known.next_change(NOW) == NOW + retrying.pause(1)
+
+
+def test_a_member_that_runs_there_since_ends_it():
+    known = refusals.Refusals()
+    known.see(refused("job", NOW), SHAPE)
+    running = refused("later", NOW + 2, "Running")
+    assert known.concerns(running)
+    assert not known.concerns(refused("elsewhere", NOW + 2, "Running", node="n2"))
+    assert known.see(running, SHAPE)
+    assert not known.held_back(SHAPE, NOW + 3)
+
+
+def test_a_run_that_was_refused_is_told_the_words_and_when_it_is_tried_again():
+    owner = build.a_run()
+    owner.status.history = [
+        run.Transition(at=build.START, to_phase="Queued", reason=reason, message="no")
+        for reason in (Reason.ADMISSION_REFUSED, Reason.NODE_REFUSED, Reason.ADMISSION_REFUSED)
+    ]
+    unit = snapshots.read_unit(owner, "q")
+    assert unit.lately == (Reason.ADMISSION_REFUSED, "no")
+    assert unit.not_before == times.parse(build.START).timestamp() + retrying.pause(3)
+
+
+# --- nodes that were closed meanwhile -------------------------------------------------------------
+
+
+def test_room_that_was_given_on_a_node_that_closed_is_taken_back_before_it_starts():
+    owner = build.assigned(build.a_run())
+    now = times.from_unix(NOW)
+    assert records.settle(owner, 1, now, lambda *_: True, ()) is None
+    assert records.settle(owner, 1, now, lambda *_: False, ()) == {"assignment": None}
+    started = build.in_phase(owner, "Starting")
+    assert records.settle(started, 1, now, lambda *_: False, ()) is None
+
+
+def test_a_run_does_not_start_on_a_node_that_closed():
+    owner = build.assigned(build.a_run())
+    view = runview.View(owner, [], 1, times.from_unix(NOW))
+    assert runmachine.plan(view).move.to == "Starting"
+    closed = runmachine.plan(dataclasses.replace(view, closed="n1"))
+    assert closed.move is None
+    assert closed.wake
