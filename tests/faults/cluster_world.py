@@ -264,7 +264,7 @@ class World:
         subject = {"kind": "User", "user": {"name": USER}}
         self.post(f"{group}/flowschemas", {
             "metadata": {"name": "narrow"},
-            "spec": {"matchingPrecedence": 1, "distinguisherMethod": {"type": "ByUser"},
+            "spec": {"matchingPrecedence": 2, "distinguisherMethod": {"type": "ByUser"},
                      "priorityLevelConfiguration": {"name": "narrow"},
                      "rules": [{"subjects": [subject], "resourceRules": [anything]}]},
         })  # fmt: skip
