@@ -19,14 +19,20 @@ _READ = ("get", "list", "watch")
 Rule = tuple[tuple[str, ...], tuple[str, ...]]
 """Verbs, and resources as `server.identity.Attributes.key` names them."""
 
+_VOLUMES = ("persistentvolumeclaims", "persistentvolumes", "storageclasses.storage.k8s.io")
+
 CLUSTER: dict[str, tuple[Rule, ...]] = {
     names.SCHEDULER: (
         (_READ, ("nodes", "pods", "runs.windlass.dev", "queues.windlass.dev")),
+        (_READ, ("resourcequotas", *_VOLUMES)),
         (("patch",), ("runs.windlass.dev/status", "queues.windlass.dev/status")),
         (("create", "patch"), ("events",)),
     ),
     names.CONTROLLERS: (
         (_READ, ("nodes", "pods", "runs.windlass.dev", "cronruns.windlass.dev")),
+        (_READ, _VOLUMES),
+        # For which node a volume is to be made.
+        (("patch",), ("persistentvolumeclaims",)),
         (("create", "delete"), ("pods",)),
         (("create",), ("secrets",)),
         (("create", "patch", "delete"), ("runs.windlass.dev",)),
