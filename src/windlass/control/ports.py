@@ -100,7 +100,10 @@ def layout(spec: run.RunSpec, *, spare: bool = False) -> Block | None:
 
 def block_of(pod: kubernetes.Pod) -> Block | None:
     """What is written on a member's pod."""
-    return Block.read(pod.metadata.annotations) if members.owner_uid(pod) else None
+    annotations = pod.metadata.annotations or {}
+    if hostpods.PORTS not in annotations or not members.owner_uid(pod):
+        return None
+    return Block.read(annotations)
 
 
 class Ports:
@@ -111,29 +114,37 @@ class Ports:
         """By Run and attempt, until one of its pods is seen."""
 
     def take(
-        self, owner: run.Run, between: tuple[int, int], pods: Iterable[kubernetes.Pod]
+        self,
+        owner: run.Run,
+        between: tuple[int, int],
+        own: Iterable[kubernetes.Pod],
+        everyone: Iterable[kubernetes.Pod],
     ) -> Block | None:
         """The current attempt's block; None if it needs none. The same attempt gets the same,
-        whatever its size is by now. `pods`: all there are."""
-        wanted, key = layout(owner.spec), (owner.uid, owner.status.attempt)
-        taken: list[range] = []
-        for pod in pods:
-            block, member = block_of(pod), members.key_of(pod)
-            if member is None:
-                continue
-            if (member.run_uid, member.attempt) == key:
-                return block
-            if block is None:
-                continue
-            self._given.pop((member.run_uid, member.attempt), None)
-            if members.is_active(pod):
-                taken.append(block.span)
+        whatever its size is by now: it is written on the Run's own pods. `everyone`: all pods
+        there are, looked at only if somebody's ports matter."""
+        key = owner.uid, owner.status.attempt
+        for pod in own:
+            member = members.key_of(pod)
+            if member is not None and (member.run_uid, member.attempt) == key:
+                return block_of(pod)
+        wanted = layout(owner.spec)
         if wanted is None:
             return None
         if key not in self._given:
-            taken += [block.span for block in self._given.values()]
-            self._given[key] = _free_block(owner, wanted, between, taken)
+            self._given[key] = _free_block(owner, wanted, between, self._taken(everyone))
         return self._given[key]
+
+    def _taken(self, everyone: Iterable[kubernetes.Pod]) -> list[range]:
+        found: list[range] = []
+        for pod in everyone:
+            block, member = block_of(pod), members.key_of(pod)
+            if block is None or member is None:
+                continue
+            self._given.pop((member.run_uid, member.attempt), None)
+            if members.is_active(pod):
+                found.append(block.span)
+        return found + [block.span for block in self._given.values()]
 
     def forget(self, owner: run.Run) -> None:
         """The Run has ended or its attempt is over: what it has not written is free."""

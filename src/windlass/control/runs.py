@@ -1,8 +1,8 @@
 """Run: carries out what `control.runmachine` plans.
 
 The Run is read from the store itself, so a step never acts on a phase that an earlier step has
-left; pods come from the cache, and are read again before a phase is left for good, because a pod
-that the cache does not show yet would be left behind.
+left; pods come from the cache, and are read again before a phase is left for good unless the cache
+is known to show all (`control.begun`): a pod that it does not show yet would be left behind.
 
 Writes all of the status but what is the scheduler's: assignment, nomination, eviction, queue.
 """
@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from windlass.control import (
+    begun,
     events,
     members,
     nodes,
@@ -105,6 +106,7 @@ class Runs:
         """Where others reach a node; "" if that is not known."""
         self._gate = gate or starting.Gate(store)
         self._ports = ports.Ports()
+        self._begun = begun.Begun()
         self._now = now
         self._clock = clock
         self._reported: dict[str, float] = {}
@@ -124,8 +126,10 @@ class Runs:
             hindrance = podrender.Hindrance()
             if owner.status.phase == "Starting":
                 hindrance = await self._gate.hindrance(owner)
-            plan, wake = self._plan(owner, self._pods.by(POD_INDEX, owner.uid), hindrance)
-            if plan.move is not None and plan.move.to not in _ON_THE_WAY:
+            shown = self._pods.by(POD_INDEX, owner.uid)
+            plan, wake = self._plan(owner, shown, hindrance)
+            leaves = plan.move is not None and plan.move.to not in _ON_THE_WAY
+            if not self._begun.all_shown(owner, shown) and leaves:
                 plan, wake = self._plan(owner, await self._live_pods(owner), hindrance)
             problem, written = await self._carry_out(owner, plan)
             if problem:
@@ -162,10 +166,9 @@ class Runs:
         known = {node: self._address(node) for node in named}
         block = None
         if engine.addresses == "node":
-            # Its own pods first: the block that is written on them is found at once.
-            pods = itertools.chain(self._pods.by(POD_INDEX, owner.uid), self._pods)
+            own = self._pods.by(POD_INDEX, owner.uid)
             try:
-                block = self._ports.take(owner, engine.ports, pods)
+                block = self._ports.take(owner, engine.ports, own, self._pods)
             except ports.NoPortsError as none:
                 hindrance = podrender.Hindrance(words=str(none))
         return podrender.Setting(engine, block, hindrance, {n: a for n, a in known.items() if a})
@@ -194,6 +197,7 @@ class Runs:
         if owner.finished:
             self._reported.pop(owner.uid, None)
             self._misreported.discard(owner.uid)
+            self._begun.forget(owner)
         if owner.status.phase != "Running":
             return None
         told = await self._progress(owner)
@@ -258,12 +262,14 @@ class Runs:
         return moves[0]
 
     async def _create(self, pod: kubernetes.Pod) -> runmachine.Move | str:
+        self._begun.making(pod)
         try:
-            await self._store.create(pod)
+            self._begun.made(await self._store.create(pod))
         except errors.AlreadyExists:
             found = await self._store.get(kubernetes.Pod, pod.name, pod.namespace)
             if members.owner_uid(found) != members.owner_uid(pod):
                 return f"waiting until pod {pod.name}, which belongs to somebody else, is gone"
+            self._begun.made(found)
             old = members.restart_of(found) < members.restart_of(pod)
             if old or found.metadata.deletion_timestamp:
                 return f"waiting until the last pod of the name {pod.name} is gone"
@@ -288,6 +294,8 @@ class Runs:
         if told is not None and told != owner.status.progress:
             status["progress"] = _progress_patch(told, owner.status.progress)
         written = await self._patch(owner, status)
+        if move.to == "Starting":
+            self._begun.begin(written)
         log.info(
             "run %s/%s: %s -> %s %s", owner.namespace, owner.name, owner.status.phase, move.to,
             move.message,
@@ -417,7 +425,11 @@ def _conditions(
 async def all_of(calls: Iterable[Any], at_once: int = _AT_ONCE) -> list[Any]:
     """Awaits all, a few at a time; each call is made only when its turn has come. The first error
     is raised after the rest have ended."""
-    left, answers = enumerate(calls), {}
+    iterator = iter(calls)
+    first = list(itertools.islice(iterator, 2))
+    if len(first) < 2:
+        return [await call for call in first]  # the most usual case needs no task
+    left, answers = enumerate(itertools.chain(first, iterator)), {}
 
     async def some() -> None:
         for number, call in left:

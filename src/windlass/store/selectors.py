@@ -44,13 +44,19 @@ _FIELDS: dict[str, tuple[str, ...]] = {
 class Selector:
     """What a list or watch lets through: labels and fields of an object."""
 
-    __slots__ = ("_fields", "_labels")
+    __slots__ = ("_fields", "_labels", "mark")
 
     def __init__(
-        self, labels: list[LabelMatch], fields: list[tuple[tuple[str, ...], bool, str]]
+        self,
+        labels: list[LabelMatch],
+        fields: list[tuple[tuple[str, ...], bool, str]],
+        mark: bytes = b"",
     ) -> None:
         self._labels = labels
         self._fields = fields
+        self.mark = mark
+        """What the JSON of every selected object has in it, for those who can look for that faster
+        than they can decode; empty if nothing is known."""
 
     @property
     def selects_all(self) -> bool:
@@ -86,9 +92,29 @@ def parse(resource: Resource, label_selector: str, field_selector: str) -> Selec
     """The selector of a request; BadRequest with the offending part when it cannot be read."""
     if not label_selector and not field_selector:
         return EVERYTHING
-    labels = [_parse_label(part) for part in _split(label_selector)]
+    parts = _split(label_selector)
+    labels = [_parse_label(part) for part in parts]
     fields = [_parse_field(resource, part) for part in _split_fields(field_selector)]
-    return Selector(labels, fields)
+    return Selector(labels, fields, _mark(parts, fields))
+
+
+def _mark(labels: list[str], fields: list[tuple[tuple[str, ...], bool, str]]) -> bytes:
+    """The longest pair of key and value that must be there, as our encoder writes it."""
+    pairs = [
+        (match[1], match[3])
+        for match in map(_EQUALITY.match, labels)
+        if match is not None and match[2] != "!="
+    ]
+    pairs += [
+        (path[-1], value)
+        for path, equal, value in fields
+        # An absent field is selected by "" and by false; true is no text in JSON.
+        if equal
+        and value not in ("", "false", "true")
+        and _VALUE.match(value)
+        and path != ("source",)
+    ]
+    return max((f'"{key}":"{value}"'.encode() for key, value in pairs), key=len, default=b"")
 
 
 def _split(text: str) -> list[str]:

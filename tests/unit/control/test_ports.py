@@ -55,9 +55,9 @@ def test_who_grows_while_it_runs_has_room_for_that():
     assert size(many, spare=True) == 60
     assert size(build.a_run("b", build.role(resize="live"))) == 1
     assert size(build.a_run("c", build.role(replicas=3)), spare=True) == 3
-    block = ports.Ports().take(live, BETWEEN, [])
+    block = ports.Ports().take(live, BETWEEN, [], [])
     assert block.room("worker") == ports.A_FEW
-    tight = ports.Ports().take(live, (20000, 20004), [])
+    tight = ports.Ports().take(live, (20000, 20004), [], [])
     assert tight.room("worker") == 3, "no room to grow is no reason not to start"
 
 
@@ -65,7 +65,7 @@ def test_what_is_written_on_pods_is_the_record():
     owner = a_run("a")
     pod = a_pod(owner, at(owner, 20040))
     assert pod.metadata.annotations[hostpods.PORTS] == "20040-20041"
-    assert ports.Ports().take(owner, BETWEEN, [pod]) == at(owner, 20040)
+    assert ports.Ports().take(owner, BETWEEN, [pod], [pod]) == at(owner, 20040)
 
 
 def test_growing_moves_nobodys_ports():
@@ -75,7 +75,7 @@ def test_growing_moves_nobodys_ports():
     pod = a_pod(owner, before)
     places = {(r, i): before.port(r, i) for r in ("worker", "ps") for i in range(2)}
     small.replicas = 4
-    after = ports.Ports().take(owner, BETWEEN, [pod])
+    after = ports.Ports().take(owner, BETWEEN, [pod], [pod])
     assert {(r, i): after.port(r, i) for r in ("worker", "ps") for i in range(2)} == places
     assert after.port("worker", 2) == 0, "there is none for it"
 
@@ -91,21 +91,21 @@ def test_what_makes_no_sense_is_no_block(span, layout):
 
 def test_two_runs_that_start_at_once_get_different_ports_before_any_pod_is_seen():
     chooser = ports.Ports()
-    blocks = [chooser.take(a_run(f"r{number}"), BETWEEN, []).span for number in range(50)]
+    blocks = [chooser.take(a_run(f"r{number}"), BETWEEN, [], []).span for number in range(50)]
     taken = [port for block in blocks for port in block]
     assert len(set(taken)) == len(taken) == 100
     with pytest.raises(ports.NoPortsError, match="wait until other runs end"):
-        chooser.take(a_run("one-too-many"), BETWEEN, [])
+        chooser.take(a_run("one-too-many"), BETWEEN, [], [])
     chooser.forget(a_run("r7"))
-    assert chooser.take(a_run("next"), BETWEEN, []).span == blocks[7]
+    assert chooser.take(a_run("next"), BETWEEN, [], []).span == blocks[7]
 
 
 def test_ports_of_pods_that_ended_are_free_again():
     owner = a_run("a", 100)
     block = at(owner, 20000)
     with pytest.raises(ports.NoPortsError):
-        ports.Ports().take(a_run("b"), BETWEEN, [a_pod(owner, block)])
-    assert ports.Ports().take(a_run("b"), BETWEEN, [a_pod(owner, block, "Succeeded")])
+        ports.Ports().take(a_run("b"), BETWEEN, [], [a_pod(owner, block)])
+    assert ports.Ports().take(a_run("b"), BETWEEN, [], [a_pod(owner, block, "Succeeded")])
 
 
 @given(st.lists(st.tuples(st.integers(1, 12), st.booleans()), max_size=30))
@@ -114,10 +114,10 @@ def test_blocks_of_live_attempts_never_overlap(steps):
     for number, (count, ends) in enumerate(steps):
         owner = a_run(f"r{number}", count)
         try:
-            found = chooser.take(owner, BETWEEN, pods)
+            found = chooser.take(owner, BETWEEN, pods, pods)
         except ports.NoPortsError:
             continue
-        assert found == chooser.take(owner, BETWEEN, pods)
+        assert found == chooser.take(owner, BETWEEN, pods, pods)
         if found is None:
             continue
         block = set(found.span)

@@ -17,7 +17,10 @@ def matches(
     selector: str, labels: dict[str, str] | None = None, fields: str = "", **body: object
 ) -> bool:
     data = msgspec.json.encode({"metadata": {"name": "p", "labels": labels}, **body})
-    return selectors.parse(POD, selector, fields).matches(data)
+    parsed = selectors.parse(POD, selector, fields)
+    selected = parsed.matches(data)
+    assert parsed.mark in data or not selected, "objects without the mark are not even looked at"
+    return selected
 
 
 @pytest.mark.parametrize(
@@ -64,12 +67,25 @@ def test_labels_that_cannot_be_read_are_refused(selector: str) -> None:
         ("metadata.name!=p", False),
         ("spec.nodeName=n1,status.phase!=Failed", True),
         ("spec.nodeName=", False),
-        ("spec.hostNetwork=false", True),
+        ("spec.hostNetwork=false", False),
+        ("spec.hostNetwork=true", True),
+        ("status.podIP=10.0.0.1", True),
     ],
 )
 def test_fields(fields: str, selected: bool) -> None:
-    body = {"spec": {"nodeName": "n1"}, "status": {"phase": "Running"}}
+    status = {"phase": "Running", "podIP": "10.0.0.1"}
+    body = {"spec": {"nodeName": "n1", "hostNetwork": True}, "status": status}
     assert matches("", None, fields, **body) is selected
+
+
+def test_an_absent_flag_is_selected_by_false() -> None:
+    assert matches("", None, "spec.hostNetwork=false", spec={})
+
+
+def test_what_must_be_there_is_known_of_equalities() -> None:
+    assert selectors.parse(POD, "a,b=1,windlass.dev/run=x", "").mark == b'"windlass.dev/run":"x"'
+    assert selectors.parse(POD, "", "spec.nodeName=n1").mark == b'"nodeName":"n1"'
+    assert selectors.parse(POD, "a in (1,2),b!=3,!c", "spec.nodeName!=n1").mark == b""
 
 
 def test_an_unknown_field_is_refused_with_the_known_ones() -> None:

@@ -165,9 +165,17 @@ class Reader:
         return int(self._connection.execute(sql).fetchone()[0])
 
     def page(
-        self, resource: str, namespace: str, after: tuple[str, str], limit: int, at: int
+        self,
+        resource: str,
+        namespace: str,
+        after: tuple[str, str],
+        limit: int,
+        at: int,
+        mark: bytes = b"",
     ) -> Page:
-        """Objects behind `after` as of revision `at` (0: now); `limit` 0 means all."""
+        """Objects behind `after` as of revision `at` (0: now); `limit` 0 means all. Of those
+        without `mark` in them some or all may be left out: count and the rest are told as if they
+        were there."""
         self._connection.execute("BEGIN")
         try:
             latest = self._stored(
@@ -177,7 +185,7 @@ class Reader:
             if at and at < self._stored("SELECT value FROM meta WHERE key = 'compacted'"):
                 raise errors.Gone(TOO_OLD.format(at))
             if not at or at >= latest or not self._changed_since(resource, at):
-                return self._page_now(resource, namespace, after, limit, at or latest)
+                return self._page_now(resource, namespace, after, limit, at or latest, mark)
             return self._page_then(resource, namespace, after, limit, at)
         finally:
             self._connection.execute("COMMIT")
@@ -187,16 +195,23 @@ class Reader:
         return self._connection.execute(sql, (at, resource)).fetchone() is not None
 
     def _page_now(
-        self, resource: str, namespace: str, after: tuple[str, str], limit: int, rv: int
+        self,
+        resource: str,
+        namespace: str,
+        after: tuple[str, str],
+        limit: int,
+        rv: int,
+        mark: bytes,
     ) -> Page:
-        # SQLite joins the objects itself: one call and no Python object per row.
         where, values = _range(resource, namespace, after)
         keys = f"SELECT namespace, name, rv FROM current {where} ORDER BY namespace, name"
         bounded = f"{keys} LIMIT {limit}" if limit else keys
+        data = "CASE WHEN instr(r.data, ?) THEN r.data END" if mark else "r.data"
+        # SQLite looks and joins by itself: one call, and no Python object per row.
         body, count = self._connection.execute(
-            f"SELECT CAST(group_concat(r.data, ',') AS BLOB), count(*) FROM ({bounded}) k "
+            f"SELECT CAST(group_concat({data}, ',') AS BLOB), count(*) FROM ({bounded}) k "
             "CROSS JOIN revision r ON r.rv = k.rv",
-            values,
+            (mark, *values) if mark else values,
         ).fetchone()
         last, remaining = None, 0
         if limit and count == limit:
@@ -371,10 +386,16 @@ class Engine:
         return found[0] if found else None
 
     async def page(
-        self, resource: str, namespace: str, after: tuple[str, str], limit: int, at: int
+        self,
+        resource: str,
+        namespace: str,
+        after: tuple[str, str],
+        limit: int,
+        at: int,
+        mark: bytes = b"",
     ) -> Page:
         """See `Reader.page`."""
-        return await self._read(lambda r: r.page(resource, namespace, after, limit, at))
+        return await self._read(lambda r: r.page(resource, namespace, after, limit, at, mark))
 
     async def history(self, resource: str, after: int, limit: int) -> list[Change]:
         """See `Reader.history`."""
