@@ -80,7 +80,7 @@ class Mailbox:
                 status = 503
             else:
                 status = answer.status
-            if status in (404, 410):
+            if status in (401, 404, 410):
                 raise Closed
             if status < 500:
                 return status, answer.headers, data

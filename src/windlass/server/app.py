@@ -25,6 +25,7 @@ from windlass.server import (
     platformpaths,
     queries,
     reviews,
+    routes,
     tokenapi,
     usage,
 )
@@ -108,11 +109,12 @@ class App(Handling):
         answered = await self._platform.answer(request, seen, identity, path)
         if answered is not None:
             return answered
-        token = tokenapi.match(path)
+        listed = routes.is_listed(path)
+        token = tokenapi.match(path) if listed else None
         if token is not None:
             seen.asks(token.right(request.method).verb, f"tokens.{platformpaths.GROUP}")
             return await self._tokens.answer(request, identity, token)
-        used = usage.match(path)
+        used = usage.match(path) if listed else None
         if used is not None:
             return await self._usage.answer(request, identity, used)
         target = paths.parse(path)

@@ -187,7 +187,8 @@ class Mailboxes:
         try:
             box = self._open(target)
         except errors.NotFound:
-            return web.Response(status=410)
+            # As for a wrong token: whether there is such a box is for those who hold its token.
+            raise errors.Unauthorized("Unauthorized") from None
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme != "Bearer" or not hmac.compare_digest(box.record.hash, _hash(token)):
             raise errors.Unauthorized("Unauthorized")

@@ -21,6 +21,7 @@ from windlass.server import (
     mailboxes,
     platform,
     platformpaths,
+    routes,
     sharing,
 )
 from windlass.server.handling import Seen
@@ -65,7 +66,7 @@ class PlatformApi:
 
     async def answer_worker(self, request: web.BaseRequest, path: str) -> web.StreamResponse | None:
         """What is opened by a mailbox's own token, and by no user's; None for all else."""
-        mailbox = mailboxes.match(path)
+        mailbox = mailboxes.match(path) if routes.is_listed(path) else None
         if mailbox is None or not mailbox.worker:
             return None
         return await self._mailboxes.answer_worker(request, mailbox)
@@ -74,6 +75,8 @@ class PlatformApi:
         self, request: web.BaseRequest, seen: Seen, identity: Identity, path: str
     ) -> web.StreamResponse | None:
         """The answer to a caller who is known; None if the path is none of ours."""
+        if not routes.is_listed(path):
+            return None
         blob = blobs.match(path)
         if blob is not None:
             return await self._blob(request, seen, identity, blob)
