@@ -41,6 +41,18 @@ spec:
   guarantee: {gpu: 16, cpu: 256, memory: 1Ti}
   limit: {gpu: 64}
 """,
+    "PriceList": """\
+apiVersion: windlass.dev/v1alpha1
+kind: PriceList
+metadata: {name: prices-2026}
+spec:
+  currency: EUR
+  effectiveFrom: "2026-01-01T00:00:00Z"
+  entries:
+  - {device: gpu, model: a100, rented: {perHour: "2.50"}}
+  - device: machine
+    owned: {purchase: "9000", life: 1825d, watts: 600, pricePerKilowattHour: "0.25"}
+""",
 }
 _ACTORS = {
     "nobody": "nobody: it passes by itself",
@@ -68,7 +80,7 @@ def kind_page(kind: type[Object]) -> str:
         f"```yaml\n{_EXAMPLES[resource.kind]}```\n",
         *_rules(kind),
     ]
-    for part in ("spec", "status"):
+    for part in (part for part in ("spec", "status") if part in node.fields):
         lines += [f"## {part}\n", docstrings.of_struct(_struct(node.fields[part].node)) + "\n"]
         lines += ["| field | type | default | meaning |", "|---|---|---|---|"]
         lines += [*_rows(node.fields[part].node, part), ""]

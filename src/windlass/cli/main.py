@@ -41,6 +41,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     "Cluster": {
         "top": Entry("windlass.cli.top:top", "How full nodes are, what runs use."),
         "queue": Entry("windlass.cli.queue:queue", "Who may use how much."),
+        "usage": Entry("windlass.cli.usage:usage", "Who held what, and what it cost."),
         "events": Entry("windlass.cli.events:events", "What happened."),
         "team": Entry("windlass.cli.team:team", "Who shares the platform, with how much."),
         "token": Entry("windlass.cli.token:token", "Make, list and end tokens."),

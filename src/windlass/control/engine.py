@@ -50,6 +50,8 @@ class Engine:
     environments: str = ""
     """hostPath under which a namespace finds the environments it has built; "": none is kept, and
     each pod builds its own."""
+    ledger: bool = False
+    """Somebody writes down what Runs held: they are kept until that is done."""
 
     @staticmethod
     def read(found: kubernetes.ConfigMap | None) -> Engine:
@@ -69,6 +71,7 @@ class Engine:
             authority=data.get("authority", usual.authority),
             python=data.get("python", usual.python),
             environments=data.get("environments", usual.environments),
+            ledger=_flag(data, "ledger", usual.ledger),
         )
 
     def data(self) -> dict[str, str]:
@@ -86,6 +89,7 @@ class Engine:
             "authority": self.authority,
             "python": self.python,
             "environments": self.environments,
+            "ledger": _word(self.ledger),
         }
 
 

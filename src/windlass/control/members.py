@@ -88,6 +88,18 @@ def hindrance(pod: kubernetes.Pod) -> str:
     return ""
 
 
+def ended_at(pod: kubernetes.Pod) -> str | None:
+    """When the last of its containers ended, of a pod that has."""
+    if is_active(pod):
+        return None
+    ends = [
+        container.state.terminated.finished_at
+        for container in pod.status.container_statuses or ()
+        if container.state and container.state.terminated
+    ]
+    return max((end for end in ends if end), default=None)
+
+
 def preparing_since(pod: kubernetes.Pod) -> str | None:
     """Since when its environment and code are being made, if they are."""
     for container in pod.status.init_container_statuses or ():

@@ -15,7 +15,9 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from windlass.control import members, podrender, retrying
+import msgspec
+
+from windlass.control import holding, members, podrender, retrying
 from windlass.control.runview import Member, View, resizes_live
 from windlass.kinds import duration, kubernetes, times
 from windlass.kinds.reasons import Reason
@@ -111,7 +113,7 @@ def _starting(view: View) -> Plan:
         # Also when all have ended meanwhile: a run that succeeds has run, and its history says so.
         words = f"{len(ready)} running"
         return Plan(move=Move("Running", Reason.MEMBERS_RUNNING, words, members=view.sizes))
-    early = _shrink(view) or _outcome(view)
+    early = _shrink(view) or _outcome(view) or _left(view)
     if early is not None:
         return early
     limit = view.owner.spec.duration and view.owner.spec.duration.start
@@ -146,7 +148,7 @@ def _running(view: View) -> Plan:
     stop = _stop_wanted(view)
     if stop is not None:
         return Plan(move=stop)
-    early = _shrink(view) or _outcome(view)
+    early = _shrink(view) or _outcome(view) or _left(view)
     if early is not None:
         return early
     present, started = view.present, view.started
@@ -361,6 +363,12 @@ def _shrink(view: View) -> Plan | None:
     started, sizes = view.started, view.sizes
     fewer = {role: sizes.get(role, 0) for role in started if sizes.get(role, 0) < started[role]}
     return Plan(note={"members": {**started, **fewer}}) if fewer else None
+
+
+def _left(view: View) -> Plan | None:
+    """Members whose room was taken back hold it no longer."""
+    held = holding.left(view)
+    return None if held is None else Plan(note={"held": msgspec.to_builtins(held)})
 
 
 def _surplus(view: View) -> tuple[kubernetes.Pod, ...]:

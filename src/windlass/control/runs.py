@@ -25,6 +25,7 @@ import msgspec
 from windlass.control import (
     begun,
     events,
+    holding,
     members,
     nodes,
     podrender,
@@ -137,6 +138,7 @@ class Runs:
             if written is None:
                 break
             owner = written
+        await self._let_go(owner)
         wake = _sooner(plan.wake, wake, await self._fold_progress(owner))
         return runtime.DONE if wake is None else runtime.again(wake + 0.01)
 
@@ -176,7 +178,7 @@ class Runs:
     async def _carry_out(self, owner: run.Run, plan: runmachine.Plan) -> tuple[str, run.Run | None]:
         """What went wrong, if something did; and the Run if its next step can be taken at once."""
         if plan.note is not None:
-            return "", await self._patch(owner, dict(plan.note))
+            return "", await self._patch(owner, self._noted(owner, plan.note))
         move = plan.move
         if plan.create:
             problem = await self._create_secret(owner) or await self._create_all(owner, plan.create)
@@ -191,6 +193,56 @@ class Runs:
             uid = client.Preconditions(uid=owner.uid)
             await self._store.delete(run.Run, owner.name, owner.namespace, preconditions=uid)
         return "", written if move is not None and move.to in _ON_THE_WAY else None
+
+    def _noted(self, owner: run.Run, note: Mapping[str, Any]) -> dict[str, Any]:
+        """A note; if it says who joins or leaves, with what that means for the room they hold."""
+        sizes = note.get("members")
+        if sizes is None or not owner.status.held:
+            return dict(note)
+        before = owner.status.members or {}
+        if any(size < before.get(role, 0) for role, size in sizes.items()):
+            held = holding.leaving(owner, sizes)
+        else:
+            held = holding.started(owner, sizes, self._now())
+        return {**note, "held": msgspec.to_builtins(held)}
+
+    async def _kept_for_ledger(self, owner: run.Run) -> run.Run:
+        """The Run with the finalizer that keeps it until the ledger has written down what it held;
+        most have it from the moment they were created."""
+        if not self._engine().ledger or holding.holds_ledger(owner):
+            return owner
+        names = [*(owner.metadata.finalizers or ()), run.FINALIZER_LEDGER]
+        return await self._finalizers(owner, names)
+
+    async def _let_go(self, owner: run.Run) -> None:
+        """Where there is no ledger any more, nothing waits for it."""
+        if owner.metadata.deletion_timestamp and owner.finished and not self._engine().ledger:
+            left = holding.without_ledger(owner)
+            if holding.holds_ledger(owner):
+                await self._finalizers(owner, left)
+
+    async def _finalizers(self, owner: run.Run, names: list[str]) -> run.Run:
+        version = {"resourceVersion": owner.metadata.resource_version}
+        return await self._store.patch(
+            run.Run, owner.name, owner.namespace,
+            patch={"metadata": {**version, "finalizers": names}},
+        )  # fmt: skip
+
+    def _held(self, owner: run.Run, move: runmachine.Move) -> dict[str, Any]:
+        """What a change of phase means for the room that members hold."""
+        if not self._engine().ledger:
+            return {}
+        if move.to in ("Starting", "Running"):
+            sizes = move.members if owner.status.held or move.to == "Starting" else None
+            held = None if sizes is None else holding.started(owner, sizes, self._now())
+        elif move.to != "Stopping":
+            pods = self._pods.by(POD_INDEX, owner.uid)
+            held = holding.over(owner, pods, self._now(), again=move.next_attempt)
+        else:
+            held = None
+        if held is None or held == owner.status.held:
+            return {}
+        return {"held": msgspec.to_builtins(held)}
 
     async def _fold_progress(self, owner: run.Run) -> float | None:
         """Writes what the job reports, if that is new; when to come again for it."""
@@ -289,7 +341,9 @@ class Runs:
 
     async def _write(self, owner: run.Run, move: runmachine.Move) -> run.Run:
         """The change of phase, with the last that the job said of itself."""
-        status = status_patch(owner, move, self._now())
+        if move.to == "Starting":
+            owner = await self._kept_for_ledger(owner)
+        status = status_patch(owner, move, self._now()) | self._held(owner, move)
         told = None if owner.status.phase == "Queued" else await self._progress(owner)
         if told is not None and told != owner.status.progress:
             status["progress"] = _progress_patch(told, owner.status.progress)

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from windlass.control import engine, runs
-from windlass.kinds import clusterkinds, cronrun, kubernetes, meta, queue
+from windlass.kinds import clusterkinds, cronrun, kubernetes, meta, pricelist, queue
 from windlass.kinds.run import Run
 from windlass.store import client
 from windlass.store.reflector import Reflector
@@ -63,6 +63,10 @@ class Views:
         return self._keep(Reflector(self._store, cronrun.CronRun))
 
     @functools.cached_property
+    def prices(self) -> Reflector[pricelist.PriceList]:
+        return self._keep(Reflector(self._store, pricelist.PriceList))
+
+    @functools.cached_property
     def engine(self) -> Reflector[kubernetes.ConfigMap]:
         return self._keep(self._one(kubernetes.ConfigMap, engine.NAME))
 
@@ -85,6 +89,10 @@ class Views:
     @functools.cached_property
     def scheduler_lease(self) -> Reflector[kubernetes.Lease]:
         return self._keep(self._one(kubernetes.Lease, SCHEDULER_LEASE))
+
+    def pods_of(self, uid: str) -> list[kubernetes.Pod]:
+        """Of the Run with this uid."""
+        return self.pods.by(runs.POD_INDEX, uid)
 
     async def __aenter__(self) -> Views:
         self._entered = True

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from windlass.kinds import fields
+from windlass.kinds import fields, pricelist
 from windlass.kinds.meta import Object, Struct
 from windlass.kinds.resources import Column, Resource
 
@@ -27,15 +27,33 @@ class BudgetStep(Struct):
     """`warn` tells, `hold` starts nothing new, `stop` stops what runs."""
 
 
-class Budget(Struct):
-    """How much may be used in a period."""
+class BudgetOverride(Struct, kw_only=True):
+    """An administrator's leave to go on although the budget is used up. It is written into the
+    ledger, too, with the moment it was first seen."""
 
-    device_hours: Amounts
-    """Hours of devices: `{gpu: 5000}`."""
-    per: Literal["day", "week", "month", "quarter", "year"] = "month"
-    """The period, by the calendar in UTC."""
+    until: fields.Time
+    """Until when it counts."""
+    reason: Annotated[str, Meta(min_length=1, max_length=256)]
+    """Why, for those who read it later."""
+    by: Annotated[str, Meta(max_length=256)] = ""
+    """Who gave it; the server fills in the caller."""
+
+
+class Budget(Struct):
+    """How much may be used in a period, by the queue and those below it."""
+
+    device_hours: Amounts | None = None
+    """Hours of devices: `{gpu: 5000, gpu/h100: 100}`."""
+    money: pricelist.Money | None = None
+    """What all of it together may cost, in the currency of the price lists."""
+    per: Literal["day", "week", "month", "quarter", "year", "total"] = "month"
+    """The period, by the calendar; weeks begin on Monday. `total`: once and for all."""
+    time_zone: fields.TimeZone = "UTC"
+    """Where the calendar hangs: `Europe/Berlin`."""
     at: Annotated[list[BudgetStep], Meta(max_length=8)] | None = None
     """What happens at which part of it. Default: warn at 80 percent, hold at 100."""
+    override: BudgetOverride | None = None
+    """Nothing is held or stopped while this counts."""
 
 
 class QueueSpec(Struct):
@@ -71,6 +89,27 @@ class QueueSpec(Struct):
     """How much may be used in a period."""
 
 
+class BudgetStatus(Struct, kw_only=True):
+    """How much of the budget is used. The ledger writes this, about once a minute."""
+
+    since: fields.Time | None = None
+    """When the period began; absent for `total`."""
+    until: fields.Time | None = None
+    """When it ends."""
+    device_hours: Amounts | None = None
+    """Used so far, of what the budget names."""
+    money: str | None = None
+    """Used so far, if the budget names money."""
+    percent: int = 0
+    """The largest part of any of these."""
+    runs_out: fields.Time | None = None
+    """When it will be used up if things go on like this; absent: not within the period."""
+    state: Literal["Open", "Warned", "Held", "Stopped"] = "Open"
+    """What is in force."""
+    message: str = ""
+    """The same for people, with amounts."""
+
+
 class QueueStatus(Struct):
     """How much of it is used, the queues below it included. Only the platform writes this, a few
     seconds after it changed."""
@@ -89,6 +128,8 @@ class QueueStatus(Struct):
     """How many runs wait."""
     share: float | None = None
     """Its largest part of any resource against its weight; the fair order compares it."""
+    budget: BudgetStatus | None = None
+    """How much of the budget is used."""
     conditions: fields.Conditions | None = None
     """Ready: its place in the tree is sound. OverCommitted: more is guaranteed than there is, so
     that its guarantee counts for less."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 
-from windlass.kinds import cronrun, kubernetes, queue, run
+from windlass.kinds import cronrun, kubernetes, pricelist, queue, run
 from windlass.kinds.meta import Object
 
-OWN: tuple[type[Object], ...] = (run.Run, cronrun.CronRun, queue.Queue)
+OWN: tuple[type[Object], ...] = (run.Run, cronrun.CronRun, queue.Queue, pricelist.PriceList)
 """Our kinds: CRDs on Kubernetes, built in when embedded."""
 
 ALL: tuple[type[Object], ...] = (*kubernetes.ALL, *OWN)

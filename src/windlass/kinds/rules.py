@@ -17,7 +17,7 @@ from typing import Any, Final
 import cronsim
 import msgspec
 
-from windlass.kinds import cronrun, quantity, queue, run
+from windlass.kinds import cronrun, pricelist, quantity, queue, run
 
 Json = dict[str, Any]
 
@@ -204,8 +204,23 @@ RULES: Final[tuple[Rule, ...]] = (
         _LIMIT, _limit_covers_guarantee,
     ),
     Rule(
-        queue.Budget, "deviceHours", "must name at least one kind of device",
-        "size(self.deviceHours) > 0", lambda budget: len(budget["deviceHours"]) > 0,
+        queue.Budget, "", "must name hours of at least one kind of device, or money",
+        "(has(self.deviceHours) && size(self.deviceHours) > 0) || has(self.money)",
+        lambda budget: bool(budget.get("deviceHours")) or "money" in budget,
+    ),
+    Rule(
+        queue.Budget, "timeZone", "must be a known time zone such as UTC or Europe/Berlin",
+        "", _zone_exists,
+    ),
+    Rule(
+        pricelist.Price, "", "must say either rented or owned",
+        "has(self.rented) != has(self.owned)",
+        lambda price: ("rented" in price) != ("owned" in price),
+    ),
+    Rule(
+        pricelist.Rented, "", "must say either perHour or perSecond",
+        "has(self.perHour) != has(self.perSecond)",
+        lambda rented: ("perHour" in rented) != ("perSecond" in rented),
     ),
 )  # fmt: skip
 
@@ -229,6 +244,20 @@ def _fixed(struct: type[msgspec.Struct]) -> list[Change]:
     return changes
 
 
+def _never_edited() -> list[Change]:
+    message = "cannot change: prices are written into the ledger; make a new list that counts later"
+    names = [field.encode_name for field in msgspec.structs.fields(pricelist.PriceListSpec)]
+    return [
+        Change(
+            pricelist.PriceList, pricelist.PriceListSpec, name, message,
+            f"has(self.{name}) == has(oldSelf.{name}) && "
+            f"(!has(self.{name}) || self.{name} == oldSelf.{name})",
+            _unchanged(name),
+        )
+        for name in names
+    ]  # fmt: skip
+
+
 def _same_roles(new: Json, old: Json) -> bool:
     return [role.get("name") for role in new["roles"]] == [r.get("name") for r in old["roles"]]
 
@@ -236,6 +265,7 @@ def _same_roles(new: Json, old: Json) -> bool:
 CHANGES: Final[tuple[Change, ...]] = (
     *_fixed(run.RunSpec),
     *_fixed(run.Role),
+    *_never_edited(),
     Change(
         run.Run, run.RunSpec, "stop", "a stopped Run cannot go on; submit it again",
         "!has(oldSelf.stop) || !oldSelf.stop || (has(self.stop) && self.stop)",

@@ -20,9 +20,11 @@ from windlass.kinds.meta import Object, Struct
 from windlass.kinds.resources import Column, Resource
 from windlass.kinds.runstatus import AVOIDED as AVOIDED
 from windlass.kinds.runstatus import FINISHED as FINISHED
+from windlass.kinds.runstatus import HELD as HELD
 from windlass.kinds.runstatus import HISTORY_LENGTH as HISTORY_LENGTH
 from windlass.kinds.runstatus import Assignment as Assignment
 from windlass.kinds.runstatus import Eviction as Eviction
+from windlass.kinds.runstatus import Held as Held
 from windlass.kinds.runstatus import Member as Member
 from windlass.kinds.runstatus import Phase as Phase
 from windlass.kinds.runstatus import Progress as Progress
@@ -35,6 +37,9 @@ LABEL_ATTEMPT: Final = "windlass.dev/attempt"
 LABEL_ROLE: Final = "windlass.dev/role"
 LABEL_INDEX: Final = "windlass.dev/index"
 """The four labels by which a pod says which member it is."""
+
+FINALIZER_LEDGER: Final = "windlass.dev/ledger"
+"""Keeps a Run until the ledger has written down what it held."""
 
 MAX_NAME: Final = 40
 

@@ -18,6 +18,7 @@ Phase = Literal["Queued", "Starting", "Running", "Stopping", "Succeeded", "Faile
 FINISHED: Final = frozenset({"Succeeded", "Failed", "Stopped"})
 HISTORY_LENGTH: Final = 50
 AVOIDED: Final = 16
+HELD: Final = 128
 
 
 class Member(Struct):
@@ -92,6 +93,27 @@ class Transition(Struct, kw_only=True):
     """Who caused it: a user, or a part of the platform."""
 
 
+class Held(Struct, kw_only=True):
+    """Room that members of one role held, from when to when: what the ledger writes down."""
+
+    attempt: int
+    """Of which attempt."""
+    role: str
+    """Of which role."""
+    first: int = 0
+    """The lowest index of these members."""
+    count: int
+    """How many there are, with indexes in a row."""
+    since: fields.Time
+    """When they were started."""
+    until: fields.Time | None = None
+    """When their room was free again; absent while they hold it."""
+    lasted: list[int] | None = None
+    """Seconds that each held its room, where they did not all end together."""
+    members: list[Member] | None = None
+    """Where they ran and what they held, once `assignment` does not tell it any more."""
+
+
 class RunStatus(Struct):
     """What became of it. Only the platform writes this."""
 
@@ -127,6 +149,9 @@ class RunStatus(Struct):
     """Which: a role, or `role/index`, and the number of its last restart."""
     restarted_at: fields.Time | None = None
     """When the last of these was decided."""
+    held: Annotated[list[Held], Meta(max_length=HELD)] | None = None
+    """Room that it holds, and that earlier attempts held which the ledger has not yet written
+    down. Absent where there is no ledger."""
     avoid: Annotated[list[str], Meta(max_length=AVOIDED)] | None = None
     """Nodes on which this run failed through no fault of its own: tried last."""
     progress: Progress | None = None

@@ -57,6 +57,15 @@ def admit_run(facts: engine.Engine, body: dict[str, Any]) -> None:
         )
 
 
+def keep_for_ledger(body: dict[str, Any]) -> None:
+    """From the beginning, so that the run controller need not write it later."""
+    metadata = body.setdefault("metadata", {})
+    if isinstance(metadata, dict):
+        names = metadata.get("finalizers") or []
+        if isinstance(names, list) and run.FINALIZER_LEDGER not in names:
+            metadata["finalizers"] = [*names, run.FINALIZER_LEDGER]
+
+
 async def admit_replace(
     api: Api, identity: Identity, resource: Resource, target: tuple[str, str], body: dict[str, Any]
 ) -> None:

@@ -16,6 +16,7 @@ import windlass
 from windlass.agent import kept as kept_logs
 from windlass.control import engine
 from windlass.kinds import run
+from windlass.ledger.service import Ledger
 from windlass.server import (
     admission,
     bodies,
@@ -78,6 +79,10 @@ class App(Handling):
         self.background: list[asyncio.Task[None]] = self._platform.background()
         """What runs beside the requests; ended by `stop_app`."""
 
+    def keep_ledger(self, ledger: Ledger | None) -> None:
+        """Whom questions about usage are for."""
+        self._platform.accounts.ledger = ledger
+
     async def stop(self) -> None:
         """Ends watches cleanly; `readyz` says so from now on."""
         self._stopping = True
@@ -132,13 +137,21 @@ class App(Handling):
                 target.name, call.query.get("fieldSelector", "") if call.query else "",
             ),
         )  # fmt: skip
-        if self.engine is not None and call.verb == "create" and resource == run.Run.resource:
-            admission.admit_run(self.engine, await bodies.read_object(request))
+        if self.engine is not None and resource == run.Run.resource:
+            await self._prepare_run(self.engine, call)
         if target.subresource == "token":
             body = await bodies.read_object(request)
             issued = self._access.pods.issue(identity, target.namespace, target.name, body)
             return json_response(await issued, 201)
         return await self._objects.answer(call)
+
+    async def _prepare_run(self, facts: engine.Engine, call: Call) -> None:
+        """What is looked at before a Run is created or deleted."""
+        if call.verb == "create":
+            admission.admit_run(facts, await bodies.read_object(call.request))
+            call.ledger = facts.ledger
+        elif call.verb == "delete" and "dryRun" not in call.query:
+            await self._platform.accounts.let_go(call.target.namespace, call.target.name)
 
     def _outside_objects(
         self, request: web.BaseRequest, identity: Identity, path: str

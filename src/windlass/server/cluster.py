@@ -12,7 +12,9 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import signal
+import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator
@@ -21,7 +23,10 @@ from pathlib import Path
 from aiohttp import web
 
 from windlass.agent import kept
+from windlass.control import manager
 from windlass.kinds import kubernetes
+from windlass.ledger import service
+from windlass.ledger.service import Ledger
 from windlass.server import discovery, frontproxy, handling, openapi, platformpaths
 from windlass.server.audit import AuditLog
 from windlass.server.frontproxy import FrontProxy
@@ -57,6 +62,10 @@ class ClusterApp(Handling):
             *self._platform.background(),
             asyncio.create_task(kept.sweep_regularly(folder / kept.FOLDER, store)),
         ]
+
+    def keep_ledger(self, ledger: Ledger | None) -> None:
+        """Whom questions about usage are for."""
+        self._platform.accounts.ledger = ledger
 
     async def stop(self) -> None:
         self._stopping = True
@@ -130,6 +139,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--tls-key", type=Path, required=True, help="its key")
     parser.add_argument("--kubeconfig", help="default: KUBECONFIG, else the pod's service account")
     parser.add_argument("--context", help="default: the current one of the kubeconfig")
+    service.add_option(parser)
     return parser.parse_args(argv)
 
 
@@ -145,12 +155,39 @@ async def serve(options: argparse.Namespace) -> None:
         async with _front_proxy(store) as facts:
             app = ClusterApp(store, FrontProxy.read(_found(facts)), options.state, audit)
             try:
-                await _until(stop, options, app, facts)
+                async with _ledger(store, options, app):
+                    await _until(stop, options, app, facts)
             finally:
                 await app.stop()
     finally:
         audit.close()
         await store.close()
+
+
+@contextlib.asynccontextmanager
+async def _ledger(
+    store: KubernetesStore, options: argparse.Namespace, app: ClusterApp
+) -> AsyncIterator[None]:
+    """Keeps the ledger beside the API, in one of the servers at a time."""
+    url = service.address(options.ledger, options.state)
+    if url is None:
+        yield
+        return
+    ledger = service.Ledger(url)
+    app.keep_ledger(ledger)
+    identity = f"{socket.gethostname()}-{os.getpid()}"
+    registry = app.metrics.registry
+    keeping = asyncio.create_task(
+        manager.build(
+            store, identity=identity, registry=registry, chosen=[ledger.controllers()]
+        ).run()
+    )
+    try:
+        yield
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        await ledger.stop()
 
 
 @contextlib.asynccontextmanager

@@ -30,6 +30,7 @@ from windlass.agent import kept, machine, privileges
 from windlass.agent.gateway import AgentGateway
 from windlass.control import engine
 from windlass.kinds import hostpods
+from windlass.ledger import service
 from windlass.server import bootstrap, handling, nodetokens, services, tls
 from windlass.server.app import App, make_app, stop_app
 from windlass.server.audit import AuditLog
@@ -53,6 +54,8 @@ class Options:
     controllers: bool
     certificate: Path | None
     key: Path | None
+    ledger: str | None = None
+    """The address of the ledger's database; None: no ledger is kept."""
 
 
 COMPLAINT = "windlass.server: "
@@ -87,13 +90,15 @@ def parse(argv: list[str] | None) -> Options:
     parser.add_argument("--no-controllers", action="store_true", help="serve the API only")
     parser.add_argument("--tls-cert", type=Path, help="certificate chain instead of our own")
     parser.add_argument("--tls-key", type=Path, help="key of --tls-cert")
+    service.add_option(parser)
     given = parser.parse_args(argv)
     if (given.tls_cert is None) != (given.tls_key is None):
         parser.error("--tls-cert and --tls-key belong together")
     host, port = _address(given.listen)
+    state = given.state.expanduser().absolute()
     return Options(
-        given.state.expanduser().absolute(), host, port, not given.no_controllers,
-        given.tls_cert, given.tls_key,
+        state, host, port, not given.no_controllers, given.tls_cert, given.tls_key,
+        None if given.no_controllers else service.address(given.ledger, state),
     )  # fmt: skip
 
 
@@ -140,7 +145,7 @@ async def serve(options: Options) -> None:
                 await bootstrap.ensure_kubeconfig(api, options.state / "kubeconfig", url, authority)
                 name = machine.node_name()
                 await nodetokens.ensure(api, options.state, name, url, authority)
-                facts = _engine(url, authority)
+                facts = _engine(url, authority, ledger=options.ledger is not None)
                 await bootstrap.write_engine(api, facts)
                 # A server without controllers serves objects for others to run.
                 app.engine = facts if options.controllers else None
@@ -153,7 +158,7 @@ async def serve(options: Options) -> None:
         await api.close()
 
 
-def _engine(url: str, authority: bytes | None) -> engine.Engine:
+def _engine(url: str, authority: bytes | None, *, ledger: bool) -> engine.Engine:
     """What this machine can do for runs."""
     return engine.Engine(
         images=False,
@@ -166,13 +171,17 @@ def _engine(url: str, authority: bytes | None) -> engine.Engine:
         heartbeats=True,
         python=sys.executable,
         environments=f"{hostpods.TEAM}/environments",
+        ledger=ledger,
     )
 
 
 async def _until_stopped(
     options: Options, api: Api, app: App, url: str, stop: asyncio.Event
 ) -> None:
-    running = services.services(api, app.metrics.registry) if options.controllers else []
+    ledger = service.Ledger(options.ledger) if options.ledger is not None else None
+    app.keep_ledger(ledger)
+    registry = app.metrics.registry
+    running = services.services(api, registry, ledger) if options.controllers else []
     tasks = [asyncio.create_task(service.run()) for service in running]
     described = options.state / "server.json"
     _describe(described, url)
@@ -193,6 +202,8 @@ async def _until_stopped(
             task.cancel()
         await asyncio.gather(waiting, *tasks, return_exceptions=True)
         await app.stop()
+        if ledger is not None:
+            await ledger.stop()
         log.info("stopped")
 
 

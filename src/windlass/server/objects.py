@@ -47,6 +47,8 @@ class Call:
     form: Form = negotiation.PLAIN
     created: str = ""
     """The name of what was created."""
+    ledger: bool = False
+    """What is created is a Run, and a ledger will write down what it holds."""
 
 
 class Objects:
@@ -116,6 +118,8 @@ class Objects:
         target, options = call.target, queries.writing(call.query, call.identity.user)
         body = await bodies.read_object(call.request, strict=options.field_validation == "Strict")
         admission.admit_create(call.identity, target.resource, body)
+        if call.ledger:
+            admission.keep_for_ledger(body)
         data = await self._api.create(target.resource, target.namespace, body, options)
         call.created = tables.head(data).name
         return _one(call, data, 201, options)

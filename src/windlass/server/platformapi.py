@@ -15,6 +15,7 @@ from aiohttp import web
 from windlass.control import engine
 from windlass.kinds import kubernetes
 from windlass.server import (
+    accounts,
     addresses,
     blobs,
     keptlogs,
@@ -48,6 +49,7 @@ class PlatformApi:
         self._mailboxes = mailboxes.Mailboxes(folder / "mailboxes", self._for_workers)
         self._platform = platform.Platform(store, rights)
         self._sharing = sharing.Sharing(store, rights, self._platform)
+        self.accounts = accounts.Accounts(store, rights)
         self._addresses = addresses.Addresses(store, rights, self._pods)
         self._kept = keptlogs.KeptLogs(store, rights, streams, kept)
 
@@ -92,6 +94,10 @@ class PlatformApi:
         if tree is not None:
             seen.asks("get", f"queues.{platformpaths.GROUP}")
             return await self._sharing.answer(request, identity, tree)
+        account = accounts.match(path)
+        if account is not None:
+            seen.asks("get", f"{account.what}.{platformpaths.GROUP}")
+            return await self.accounts.answer(request, identity, account)
         log = keptlogs.match(path)
         if log is not None:
             seen.asks("get", f"logs.{platformpaths.GROUP}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from windlass.control.metrics import Registry
+from windlass.ledger.service import Ledger
 from windlass.store.embedded.api import Api
 from windlass.store.embedded.client import EmbeddedStore
 
@@ -23,7 +24,9 @@ class Service(Protocol):
         ...
 
 
-def services(api: Api, registry: Registry) -> list[Service]:
-    from windlass.control import manager
+def services(api: Api, registry: Registry, ledger: Ledger | None = None) -> list[Service]:
+    from windlass.control import manager, sets
 
-    return [manager.build(EmbeddedStore(api), identity=IDENTITY, registry=registry)]
+    chosen = list(sets.ALL) + ([ledger.controllers()] if ledger is not None else [])
+    store = EmbeddedStore(api)
+    return [manager.build(store, identity=IDENTITY, registry=registry, chosen=chosen)]

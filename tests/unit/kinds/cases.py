@@ -260,7 +260,7 @@ BAD: dict[str, Bad] = {
         queue_object(guarantee={"GPU": 1}), "spec.guarantee.GPU", "name a resource"
     ),
     "budget of nothing": Bad(
-        queue_object(budget={"deviceHours": {}}), "spec.budget.deviceHours", "at least one"
+        queue_object(budget={"deviceHours": {}}), "spec.budget", "at least one"
     ),
     "budget step": Bad(
         queue_object(budget={"deviceHours": {"gpu": 1}, "at": [{"percent": 0, "do": "warn"}]}),

@@ -1,0 +1,310 @@
+"""Adds up: what was held and what it cost between two moments, from intervals or from roll-ups.
+
+`live` divides the price of every device over a time, from the intervals themselves. `settle` does
+that for days that are over and keeps the sums; `between` takes whole settled days from there and
+looks at the intervals for the rest. Both ways give the same numbers, because everything is integers
+by the second: `ledger.verifying` shows it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import sqlalchemy as sa
+
+from windlass.ledger import schema, sharing
+from windlass.ledger.book import PRUNED, SETTLED, Book, device_of, party_of, select_open
+from windlass.ledger.facts import DAY, Device, Party
+from windlass.ledger.pricing import Prices
+
+Group = tuple[Party, str, str, str]
+"""(who, kind, model, form)"""
+Row = Any
+"""A row of a query, by the names of its columns."""
+
+
+@dataclasses.dataclass(slots=True)
+class Sum:
+    """What somebody held and what it cost."""
+
+    held: int = 0
+    """Millionths of devices times seconds."""
+    cpu: int = 0
+    """Thousandths of cores times seconds."""
+    memory: int = 0
+    """MiB times seconds."""
+    cost: int = 0
+    """Nano-units."""
+
+    def add(self, other: Sum | Row) -> None:
+        self.held += other.held
+        self.cpu += other.cpu
+        self.memory += other.memory
+        self.cost += other.cost
+
+
+@dataclasses.dataclass(slots=True)
+class Hardware:
+    """What was there of one model and what it cost."""
+
+    present: int = 0
+    """Device seconds."""
+    free: int = 0
+    """Millionths of devices times seconds that nobody held."""
+    homeless: int = 0
+    """Held while the device was not there: counted, and costs nothing."""
+    wall: int = 0
+    idle: int = 0
+
+    def add(self, other: Hardware | sharing.Bill[Any] | Row) -> None:
+        self.present += other.present
+        self.free += other.free
+        self.homeless += other.homeless
+        self.wall += other.wall
+        self.idle += other.idle
+
+
+@dataclasses.dataclass(slots=True)
+class Account:
+    """Everything between two moments."""
+
+    sums: dict[Group, Sum] = dataclasses.field(default_factory=dict)
+    hardware: dict[tuple[str, str], Hardware] = dataclasses.field(default_factory=dict)
+    by_run: bool = True
+    """Whether single Runs are told apart; else only teams, users and queues are."""
+    numbers: dict[Party, int] = dataclasses.field(default_factory=dict)
+    """Of the parties, in the database."""
+
+    def who(self, row: Row) -> Party:
+        if not self.by_run:
+            return Party("", row["team"], row["user"], "", row["queue"])
+        party = party_of(row)
+        self.numbers[party] = row["party"]
+        return party
+
+    def sum_of(self, group: Group) -> Sum:
+        return self.sums.setdefault(group, Sum())
+
+    def hardware_of(self, kind: str, model: str) -> Hardware:
+        return self.hardware.setdefault((kind, model), Hardware())
+
+
+@dataclasses.dataclass(slots=True)
+class _Timeline:
+    """What is known of one device."""
+
+    device: Device
+    presence: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)
+    spans: list[sharing.Span[tuple[Party, str]]] = dataclasses.field(default_factory=list)
+
+
+def live(
+    connection: sa.Connection, prices: Prices, start: int, end: int, account: Account | None = None
+) -> Account:
+    """From the intervals; what is held now counts until `end`."""
+    account = account or Account()
+    lines: dict[int, _Timeline] = {}
+    for row in _rows(connection, schema.interval, start, end):
+        _span(account, lines, row, row["ended"], row["claim"], start, end)
+    for row in connection.execute(select_open()).mappings():
+        if row["started"] < end:
+            device = device_of(row)
+            for a, b in prices.cuts(row["started"], end):
+                owed = sharing.claim(prices.rate(device, row["form"], a), row["part"])
+                _span(account, lines, {**row, "started": a}, b, owed, start, end)
+    _presence(connection, prices, lines, start, end)
+    for line in lines.values():
+        _bill(account, line, start, end)
+    return account
+
+
+def between(book: Book, start: int, end: int, *, by_run: bool = False) -> Account:
+    """From roll-ups where days are settled, else from the intervals."""
+    prices = book.prices()
+    account = Account(by_run=by_run)
+    with book.engine.connect() as connection:
+        settled = _mark(connection, SETTLED)
+        first, last = -(-start // DAY) * DAY, min(end // DAY * DAY, settled)
+        if first >= last:
+            return live(connection, prices, start, end, account)
+        _from_roll_ups(connection, account, first // DAY, last // DAY)
+        if start < first:
+            live(connection, prices, start, first, account)
+        if last < end:
+            live(connection, prices, last, end, account)
+    return account
+
+
+def settle(book: Book, until: int, most_days: int = 31) -> int:
+    """Adds up days that are over before `until`; how many. Days that were settled before and about
+    which something became known are made again: the mark was put back."""
+    prices, done = book.prices(), 0
+    while done < most_days:
+        with book.engine.begin() as connection:
+            settled = _mark(connection, SETTLED) or _first_day(connection)
+            if settled is None or settled + DAY > until:
+                return done
+            _store(connection, live(connection, prices, settled, settled + DAY), settled // DAY)
+            _put_mark(connection, SETTLED, settled + DAY)
+        done += 1
+    return done
+
+
+def prune(book: Book, intervals_before: int, charges_before: int) -> None:
+    """Forgets intervals, and what single Runs cost, of long ago; the sums by day stay."""
+    with book.engine.begin() as connection:
+        settled = _mark(connection, SETTLED)
+        cut = min(intervals_before, settled) // DAY * DAY
+        if cut > _mark(connection, PRUNED):
+            for table in (schema.interval, schema.presence):
+                connection.execute(table.delete().where(table.c.ended <= cut))
+            connection.execute(schema.sample.delete().where(schema.sample.c.at < cut))
+            _put_mark(connection, PRUNED, cut)
+        day = min(charges_before, settled) // DAY
+        connection.execute(schema.charge.delete().where(schema.charge.c.day < day))
+
+
+# --- parts ----------------------------------------------------------------------------------------
+
+
+def _rows(connection: sa.Connection, table: sa.Table, start: int, end: int) -> Iterable[Row]:
+    query = (
+        sa.select(table, schema.party, schema.device)
+        .join(schema.party, schema.party.c.id == table.c.party)
+        .join(schema.device, schema.device.c.id == table.c.device)
+        .where(table.c.ended > start, table.c.started < end)
+    )
+    return connection.execute(query).mappings()
+
+
+def _span(
+    account: Account,
+    lines: dict[int, _Timeline],
+    row: Row,
+    ended: int,
+    owed: int,
+    start: int,
+    end: int,
+) -> None:
+    seconds = min(ended, end) - max(row["started"], start)
+    if seconds <= 0:
+        return
+    number = row["device"]
+    if number not in lines:
+        lines[number] = _Timeline(device_of(row))
+    who, form = account.who(row), row["form"]
+    span = sharing.Span((who, form), row["started"], ended, owed, row["part"])
+    lines[number].spans.append(span)
+    if row["cpu"] or row["memory"]:
+        total = account.sum_of((who, row["kind"], row["model"], form))
+        total.cpu += row["cpu"] * seconds
+        total.memory += (row["memory"] >> 20) * seconds
+
+
+def _presence(
+    connection: sa.Connection, prices: Prices, lines: dict[int, _Timeline], start: int, end: int
+) -> None:
+    ended = (
+        sa.select(schema.presence, schema.device)
+        .join(schema.device, schema.device.c.id == schema.presence.c.device)
+        .where(schema.presence.c.ended > start, schema.presence.c.started < end)
+    )
+    for row in connection.execute(ended).mappings():
+        line = lines.setdefault(row["device"], _Timeline(device_of(row)))
+        line.presence.append((row["started"], row["ended"], row["rate"]))
+    here = (
+        sa.select(schema.open_presence, schema.device)
+        .join(schema.device, schema.device.c.id == schema.open_presence.c.device)
+        .where(schema.open_presence.c.started < end)
+    )
+    for row in connection.execute(here).mappings():
+        device = device_of(row)
+        line = lines.setdefault(row["device"], _Timeline(device))
+        line.presence += [
+            (a, b, prices.wall(device, a)) for a, b in prices.cuts(row["started"], end)
+        ]
+
+
+def _bill(account: Account, line: _Timeline, start: int, end: int) -> None:
+    made = sharing.bill(line.presence, line.spans, start, end)
+    kind, model = line.device.kind, line.device.model
+    for (who, form), share in made.shares.items():
+        total = account.sum_of((who, kind, model, form))
+        total.held += share.held
+        total.cost += share.cost
+    account.hardware_of(kind, model).add(made)
+
+
+def _store(connection: sa.Connection, account: Account, day: int) -> None:
+    for table in (schema.charge, schema.daily, schema.hardware):
+        connection.execute(table.delete().where(table.c.day == day))
+    charges: list[dict[str, Any]] = []
+    days: dict[tuple[str, ...], Sum] = {}
+    for (who, kind, model, form), total in account.sums.items():
+        what = {"day": day, "kind": kind, "model": model, "form": form}
+        charges.append({**what, "party": account.numbers[who], **dataclasses.asdict(total)})
+        key = who.team, who.user, who.queue, kind, model, form
+        days.setdefault(key, Sum()).add(total)
+    names = ("team", "user", "queue", "kind", "model", "form")
+    rows = [
+        {"day": day, **dict(zip(names, key, strict=True)), **dataclasses.asdict(total)}
+        for key, total in days.items()
+    ]
+    there = [
+        {"day": day, "kind": kind, "model": model, **dataclasses.asdict(each)}
+        for (kind, model), each in account.hardware.items()
+    ]
+    for table, listed in ((schema.charge, charges), (schema.daily, rows), (schema.hardware, there)):
+        if listed:
+            connection.execute(table.insert(), listed)
+
+
+def _from_roll_ups(connection: sa.Connection, account: Account, first: int, last: int) -> None:
+    table = schema.charge if account.by_run else schema.daily
+    what = [table.c.kind, table.c.model, table.c.form]
+    sums = [
+        sa.cast(sa.func.sum(table.c[name]), sa.BigInteger).label(name)
+        for name in ("held", "cpu", "memory", "cost")
+    ]
+    by_team = [schema.daily.c.team, schema.daily.c.user, schema.daily.c.queue]
+    groups = [table.c.party] if account.by_run else by_team
+    query = (
+        sa.select(*groups, *what, *sums)
+        .where(table.c.day >= first, table.c.day < last)
+        .group_by(*groups, *what)
+    )
+    if account.by_run:
+        inner = query.subquery()
+        query = sa.select(inner, schema.party).join(
+            schema.party, schema.party.c.id == inner.c.party
+        )
+    for row in connection.execute(query):
+        group = account.who(row._mapping), row.kind, row.model, row.form
+        account.sum_of(group).add(row)
+    there = sa.select(schema.hardware).where(
+        schema.hardware.c.day >= first, schema.hardware.c.day < last
+    )
+    for row in connection.execute(there):
+        account.hardware_of(row.kind, row.model).add(row)
+
+
+def _first_day(connection: sa.Connection) -> int | None:
+    """The day on which anything began."""
+    tables = (schema.interval, schema.presence, schema.open_interval, schema.open_presence)
+    found = [connection.execute(sa.select(sa.func.min(t.c.started))).scalar() for t in tables]
+    known = [int(each) for each in found if each is not None]
+    return min(known) // DAY * DAY if known else None
+
+
+def _mark(connection: sa.Connection, name: str) -> int:
+    query = sa.select(schema.mark.c.value).where(schema.mark.c.name == name)
+    return int(connection.execute(query).scalar() or 0)
+
+
+def _put_mark(connection: sa.Connection, name: str, value: int) -> None:
+    table = schema.mark
+    changed = connection.execute(table.update().where(table.c.name == name).values(value=value))
+    if not changed.rowcount:
+        connection.execute(table.insert().values(name=name, value=value))

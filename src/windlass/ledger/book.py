@@ -1,0 +1,482 @@
+"""The ledger's database: opened, brought up to date, written. The only door to it for writers.
+
+`write` is told everything that is known of a party (a Run, or somebody else's pod): what it held
+and what it holds. Ended intervals are cut where a price changed, get their rates and are inserted
+once; whatever is told again changes nothing. What is held now replaces what was held before. Each
+call is one transaction. Nothing here is asynchronous: `ledger.keeper` calls it in a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from windlass.kinds import pricelist, times
+from windlass.ledger import pricing, schema, sharing
+from windlass.ledger.facts import DAY, Device, Gap, Hold, Member, Party, Presence
+from windlass.ledger.pricing import Prices
+
+SETTLED, PRUNED, OBSERVED, BEGUN = "settled", "pruned", "observed", "begun"
+_AT_ONCE = 500
+"""Values in one list of a query: SQLite allows some thousands."""
+Row = Any
+"""A row of a query, by the names of its columns."""
+_KEY = ("party", "attempt", "role", "member", "device", "started")
+
+
+class LedgerError(Exception):
+    """Why the ledger cannot be used, for people."""
+
+
+class Book:
+    """One database."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self.engine = engine
+        self._parties: dict[Party, int] = {}
+        self._devices: dict[Device, int] = {}
+        self._prices: Prices | None = None
+
+    @staticmethod
+    def open(url: str) -> Book:
+        """Makes the tables, or brings them up to date."""
+        # What SQLAlchemy and Alembic tell of every step is for nobody here.
+        logging.getLogger("alembic").setLevel(logging.WARNING)
+        try:
+            engine = _engine(url)
+            with engine.connect() as connection:
+                _upgrade(connection)
+        except sa.exc.SQLAlchemyError as problem:
+            shown = sa.make_url(url).render_as_string(hide_password=True)
+            raise LedgerError(
+                f"the ledger {shown} cannot be opened: {_short(problem)}; check the address, that "
+                "the database is there and that its user may make tables"
+            ) from problem
+        return Book(engine)
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    # --- what was held
+
+    def write(self, told: Mapping[str, Sequence[Hold]], now: int) -> int:
+        """Everything that is known of these parties, by uid. How many intervals are new."""
+        prices = self.prices()
+        with self._begin() as connection:
+            self._know(connection, [hold for holds in told.values() for hold in holds])
+            known = self._open_rows(connection, list(told))
+            ended, open_, touched = [], [], []
+            for uid, holds in told.items():
+                for hold in holds:
+                    row = self._row(hold)
+                    was_open = _key(row) in known
+                    if hold.ended is None:
+                        open_.append(row)
+                        touched += [] if was_open else [hold.started]
+                    else:
+                        ended += _pieces(row, hold, prices)
+                        touched.append(hold.ended if was_open else hold.started)
+                touched += _gone(known, uid, holds, self._key_of)
+            new = self._insert(connection, schema.interval, self._unwritten(connection, ended))
+            self._replace_open(connection, list(told), open_)
+            self._unsettle(connection, min(touched, default=now))
+        return new
+
+    def settle_parties(self, uids: Sequence[str]) -> None:
+        """Nothing more will be told of these."""
+        with self._begin() as connection:
+            for chunk in _chunks(uids):
+                table = schema.party
+                connection.execute(table.update().where(table.c.uid.in_(chunk)).values(closed=1))
+
+    def closed(self, uids: Sequence[str]) -> set[str]:
+        """Of these, the parties of which everything is written down."""
+        found: set[str] = set()
+        with self.engine.connect() as connection:
+            for chunk in _chunks(uids):
+                table = schema.party
+                query = sa.select(table.c.uid).where(table.c.uid.in_(chunk), table.c.closed == 1)
+                found |= {row[0] for row in connection.execute(query)}
+        return found
+
+    def close_open(self, ends: Mapping[str, int], now: int) -> list[Hold]:
+        """Ends all that these parties hold, at the latest at the given moments; what they held."""
+        held = [
+            dataclasses.replace(hold, ended=max(hold.started, ends[hold.party.uid]))
+            for hold in self.open_holds(list(ends))
+        ]
+        told: dict[str, list[Hold]] = {uid: [] for uid in ends}
+        for hold in held:
+            told[hold.party.uid].append(hold)
+        self.write(told, now)
+        return held
+
+    def open_holds(self, uids: Sequence[str] | None = None) -> list[Hold]:
+        """What is held now, by these parties or by all."""
+        found = []
+        with self.engine.connect() as connection:
+            for chunk in _chunks(uids) if uids is not None else [None]:
+                query = select_open()
+                if chunk is not None:
+                    query = query.where(schema.party.c.uid.in_(chunk))
+                found += [hold_of(row) for row in connection.execute(query).mappings()]
+        return found
+
+    # --- what was there
+
+    def observe(self, devices: Iterable[Device], now: int, last_seen: Mapping[str, int]) -> None:
+        """These devices are there now, and no others. `last_seen`: by node, when one that is gone
+        was last there, if that is not now."""
+        prices = self.prices()
+        with self._begin() as connection:
+            wanted = set(devices)
+            self._know_devices(connection, wanted)
+            ids = {self._devices[each]: each for each in wanted}
+            rows = connection.execute(
+                sa.select(schema.open_presence, schema.device)
+                .join(schema.device, schema.device.c.id == schema.open_presence.c.device)
+            ).mappings()  # fmt: skip
+            known, ended, touched = set(), [], []
+            for row in list(rows):
+                number = row["device"]
+                known.add(number)
+                if number in ids:
+                    continue
+                end = max(row["started"], last_seen.get(row["node"], now))
+                ended += [
+                    {"device": number, "started": a, "ended": b,
+                     "rate": prices.wall(device_of(row), a)}
+                    for a, b in prices.cuts(row["started"], end) if a < b
+                ]  # fmt: skip
+                touched.append(end)
+                connection.execute(
+                    schema.open_presence.delete().where(schema.open_presence.c.device == number)
+                )
+            self._insert(connection, schema.presence, ended)
+            fresh = [{"device": n, "started": now} for n in ids if n not in known]
+            self._insert(connection, schema.open_presence, fresh)
+            self._unsettle(connection, min(touched, default=now))
+
+    def present(self) -> list[Presence]:
+        """What is there now."""
+        query = sa.select(schema.open_presence.c.started, schema.device).join(
+            schema.device, schema.device.c.id == schema.open_presence.c.device
+        )
+        with self.engine.connect() as connection:
+            return [
+                Presence(device_of(row), row["started"], None)
+                for row in connection.execute(query).mappings()
+            ]
+
+    # --- prices
+
+    def prices(self) -> Prices:
+        if self._prices is None:
+            with self.engine.connect() as connection:
+                rows = connection.execute(sa.select(schema.price_list)).mappings().all()
+            self._prices = Prices(_version(row) for row in rows)
+        return self._prices
+
+    def list_prices(self, lists: Iterable[pricelist.PriceList], now: int) -> None:
+        """These price lists are there, and no others. A list counts from its time on, but not from
+        before it was created; one that is gone counts no longer, and its past stays."""
+        wanted = {each.uid: each for each in lists}
+        with self._begin() as connection:
+            rows = connection.execute(sa.select(schema.price_list)).mappings().all()
+            known = {row["uid"]: row for row in rows}
+            fresh = [_price_row(each, now) for uid, each in wanted.items() if uid not in known]
+            gone = [u for u, row in known.items() if row["until"] is None and u not in wanted]
+            self._insert(connection, schema.price_list, fresh)
+            for uid in gone:
+                until = max(now, known[uid]["since"])
+                table = schema.price_list
+                connection.execute(table.update().where(table.c.uid == uid).values(until=until))
+        if fresh or gone:
+            self._prices = None
+
+    # --- around it
+
+    def note_gap(self, gap: Gap) -> None:
+        with self._begin() as connection:
+            self._insert(connection, schema.gap, [dataclasses.asdict(gap)])
+
+    def note_override(self, row: Mapping[str, Any]) -> bool:
+        """Whether it is new."""
+        with self._begin() as connection:
+            return bool(self._insert(connection, schema.override, [dict(row)]))
+
+    def add_samples(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        with self._begin() as connection:
+            self._insert(connection, schema.sample, [dict(row) for row in rows])
+
+    def get_mark(self, name: str) -> int | None:
+        with self.engine.connect() as connection:
+            return _mark(connection, name)
+
+    def set_mark(self, name: str, value: int) -> None:
+        with self._begin() as connection:
+            _set_mark(connection, name, value)
+
+    # --- parts
+
+    @contextlib.contextmanager
+    def _begin(self) -> Iterator[sa.Connection]:
+        """A transaction; what was learned of numbers in it is forgotten if it fails."""
+        try:
+            with self.engine.begin() as connection:
+                yield connection
+        except BaseException:
+            self._parties.clear()
+            self._devices.clear()
+            raise
+
+    def _insert(
+        self, connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]
+    ) -> int:
+        """Rows that are not there yet; how many those were."""
+        if not rows:
+            return 0
+        make = sqlite.insert if self.engine.dialect.name == "sqlite" else postgresql.insert
+        result = connection.execute(make(table).on_conflict_do_nothing(), list(rows))
+        return int(result.rowcount)
+
+    def _know(self, connection: sa.Connection, holds: Sequence[Hold]) -> None:
+        self._know_devices(connection, {hold.device for hold in holds})
+        unknown = {hold.party for hold in holds} - self._parties.keys()
+        rows = [{**dataclasses.asdict(each), "closed": 0} for each in unknown]
+        self._insert(connection, schema.party, rows)
+        for chunk in _chunks([each.uid for each in unknown]):
+            query = sa.select(schema.party).where(schema.party.c.uid.in_(chunk))
+            for row in connection.execute(query).mappings():
+                self._parties[party_of(row)] = row["id"]
+        by_key = {(each.uid, each.queue): number for each, number in self._parties.items()}
+        for each in unknown - self._parties.keys():  # its user or name was told otherwise before
+            self._parties[each] = by_key[each.uid, each.queue]
+        if len(self._parties) > 100_000:
+            self._parties = {p: n for p, n in self._parties.items() if p in unknown}
+
+    def _know_devices(self, connection: sa.Connection, devices: Iterable[Device]) -> None:
+        unknown = set(devices) - self._devices.keys()
+        if not unknown:
+            return
+        self._insert(connection, schema.device, [dataclasses.asdict(each) for each in unknown])
+        for chunk in _chunks(sorted({each.node for each in unknown})):
+            query = sa.select(schema.device).where(schema.device.c.node.in_(chunk))
+            for row in connection.execute(query).mappings():
+                self._devices[device_of(row)] = row["id"]
+
+    def _row(self, hold: Hold) -> dict[str, Any]:
+        return {
+            "party": self._parties[hold.party],
+            "device": self._devices[hold.device],
+            "attempt": hold.member.attempt,
+            "role": hold.member.role,
+            "member": hold.member.index,
+            "started": hold.started,
+            "form": hold.form,
+            "part": hold.part,
+            "milli": hold.milli,
+            "cpu": hold.cpu,
+            "memory": hold.memory,
+            "pod": hold.pod,
+        }
+
+    def _unwritten(
+        self, connection: sa.Connection, rows: Sequence[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """Without what is written down for another queue: a Run that was moved is told again."""
+        others: dict[int, set[int]] = {}
+        by_uid: dict[str, set[int]] = {}
+        for party, number in self._parties.items():
+            by_uid.setdefault(party.uid, set()).add(number)
+        for numbers in by_uid.values():
+            if len(numbers) > 1:
+                others |= {number: numbers - {number} for number in numbers}
+        moved = {row["party"] for row in rows} & others.keys()
+        if not moved:
+            return list(rows)
+        listed = sorted({other for number in moved for other in others[number]})
+        query = sa.select(schema.interval).where(schema.interval.c.party.in_(listed))
+        written = {_key(row) for row in connection.execute(query).mappings()}
+        return [
+            row
+            for row in rows
+            if not any(
+                _key({**row, "party": other}) in written for other in others.get(row["party"], ())
+            )
+        ]
+
+    def _key_of(self, hold: Hold) -> tuple[Any, ...]:
+        return _key(self._row(hold))
+
+    def _open_rows(
+        self, connection: sa.Connection, uids: Sequence[str]
+    ) -> dict[tuple[Any, ...], str]:
+        """The keys of what these parties hold, each with the party's uid."""
+        found = {}
+        for chunk in _chunks(uids):
+            query = (
+                sa.select(schema.open_interval, schema.party.c.uid)
+                .join(schema.party, schema.party.c.id == schema.open_interval.c.party)
+                .where(schema.party.c.uid.in_(chunk))
+            )
+            for row in connection.execute(query).mappings():
+                found[_key(row)] = row["uid"]
+        return found
+
+    def _replace_open(
+        self, connection: sa.Connection, uids: Sequence[str], rows: Sequence[Mapping[str, Any]]
+    ) -> None:
+        table = schema.open_interval
+        for chunk in _chunks(uids):
+            whose = sa.select(schema.party.c.id).where(schema.party.c.uid.in_(chunk))
+            connection.execute(table.delete().where(table.c.party.in_(whose)))
+        self._insert(connection, table, rows)
+
+    def _unsettle(self, connection: sa.Connection, moment: int) -> None:
+        """Something about this moment is new: days from it on are added up again."""
+        settled = _mark(connection, SETTLED)
+        if settled is not None and moment < settled:
+            least = _mark(connection, PRUNED) or 0
+            _set_mark(connection, SETTLED, max(least, moment // DAY * DAY))
+
+
+# --- rows and values ------------------------------------------------------------------------------
+
+
+def select_open() -> sa.Select[Any]:
+    """What is held now, with who and what."""
+    return (
+        sa.select(schema.open_interval, schema.party, schema.device)
+        .join(schema.party, schema.party.c.id == schema.open_interval.c.party)
+        .join(schema.device, schema.device.c.id == schema.open_interval.c.device)
+    )
+
+
+def party_of(row: Row) -> Party:
+    return Party(row["uid"], row["team"], row["user"], row["run"], row["queue"])
+
+
+def device_of(row: Row) -> Device:
+    return Device(row["node"], row["name"], row["kind"], row["model"], row["node_class"])
+
+
+def hold_of(row: Row) -> Hold:
+    return Hold(
+        party_of(row), Member(row["attempt"], row["role"], row["member"]), device_of(row),
+        row["started"], row.get("ended"), row["form"], row["part"], row["milli"], row["cpu"],
+        row["memory"], row["pod"],
+    )  # fmt: skip
+
+
+def _key(row: Row) -> tuple[Any, ...]:
+    return tuple(row[name] for name in _KEY)
+
+
+def _pieces(row: Mapping[str, Any], hold: Hold, prices: Prices) -> list[dict[str, Any]]:
+    """An ended interval, cut where prices changed, each piece with its rate."""
+    assert hold.ended is not None, "the caller looked"  # noqa: S101
+    if hold.ended <= hold.started:
+        return [{**row, "ended": hold.started, "rate": 0, "claim": 0}]
+    found = []
+    for start, end in prices.cuts(hold.started, hold.ended):
+        rate = prices.rate(hold.device, hold.form, start)
+        owed = sharing.claim(rate, hold.part)
+        found.append({**row, "started": start, "ended": end, "rate": rate, "claim": owed})
+    return found
+
+
+def _gone(
+    known: Mapping[tuple[Any, ...], str], uid: str, holds: Sequence[Hold], key_of: Any
+) -> list[int]:
+    """When what is held no longer, and was not told to have ended, began."""
+    told = {key_of(hold) for hold in holds}
+    return [key[-1] for key, whose in known.items() if whose == uid and key not in told]
+
+
+def _version(row: Row) -> pricing.Version:
+    spec = msgspec.json.decode(row["body"], type=pricelist.PriceListSpec)
+    return pricing.Version(
+        row["uid"], row["name"], spec.currency, row["since"], row["until"],
+        tuple(pricing.entry(each) for each in spec.entries),
+    )  # fmt: skip
+
+
+def _price_row(each: pricelist.PriceList, now: int) -> dict[str, Any]:
+    made = each.metadata.creation_timestamp
+    created = int(times.parse(made).timestamp()) if made else now
+    since = max(created, int(times.parse(each.spec.effective_from).timestamp()))
+    return {
+        "uid": each.uid,
+        "name": each.name,
+        "since": since,
+        "until": None,
+        "body": msgspec.json.encode(each.spec).decode(),
+    }
+
+
+def _mark(connection: sa.Connection, name: str) -> int | None:
+    query = sa.select(schema.mark.c.value).where(schema.mark.c.name == name)
+    found = connection.execute(query).scalar()
+    return None if found is None else int(found)
+
+
+def _set_mark(connection: sa.Connection, name: str, value: int) -> None:
+    table = schema.mark
+    changed = connection.execute(table.update().where(table.c.name == name).values(value=value))
+    if not changed.rowcount:
+        connection.execute(table.insert().values(name=name, value=value))
+
+
+def _chunks(values: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(values), _AT_ONCE):
+        yield values[start : start + _AT_ONCE]
+
+
+# --- opening --------------------------------------------------------------------------------------
+
+
+def _engine(url: str) -> sa.Engine:
+    parsed = sa.make_url(url)
+    if parsed.drivername in ("postgres", "postgresql"):
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    if parsed.get_backend_name() != "sqlite":
+        return sa.create_engine(parsed, pool_pre_ping=True)
+    engine = sa.create_engine(parsed, connect_args={"timeout": 30})
+
+    @sa.event.listens_for(engine, "connect")
+    def _prepare(connection: Any, _: Any) -> None:
+        for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON",
+                       "cache_size = -65536"):  # fmt: skip
+            connection.execute(f"PRAGMA {pragma}")
+
+    return engine
+
+
+def _upgrade(connection: sa.Connection) -> None:
+    """Takes the steps that are missing; Alembic is loaded only if there are any."""
+    if sa.inspect(connection).has_table("alembic_version"):
+        found = connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
+        if found == schema.VERSION:
+            return
+    import alembic.command
+    import alembic.config
+
+    config = alembic.config.Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.attributes["connection"] = connection
+    alembic.command.upgrade(config, "head")
+    connection.commit()
+
+
+def _short(problem: sa.exc.SQLAlchemyError) -> str:
+    cause = getattr(problem, "orig", None) or problem
+    return " ".join(str(cause).split())[:200]

@@ -1,0 +1,28 @@
+"""Money for people: micro-units that add up, and text. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+MICRO = 1000
+"""Nano-units in a micro-unit."""
+UNIT = 1_000_000
+"""Micro-units in a unit."""
+
+
+def micros(amounts: Sequence[int]) -> list[int]:
+    """Nano-units as micro-units whose sum is the sum, rounded: what is left over from rounding down
+    goes to the largest remainders."""
+    total = (sum(amounts) + MICRO // 2) // MICRO
+    found = [each // MICRO for each in amounts]
+    order = sorted(range(len(amounts)), key=lambda i: (-(amounts[i] % MICRO), i))
+    for index in order[: total - sum(found)]:
+        found[index] += 1
+    return found
+
+
+def text(micro: int, currency: str = "") -> str:
+    """`1,234.56 EUR`; the smallest amounts with all their digits."""
+    places = 2 if abs(micro) >= 10_000 or micro == 0 else 6
+    shown = f"{micro / UNIT:,.{places}f}"
+    return f"{shown} {currency}".strip()

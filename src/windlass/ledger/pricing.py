@@ -1,0 +1,161 @@
+"""Prices: from PriceLists to rates, and rates over time. Pure.
+
+A rate is what a whole device costs in a second, in nano-units. It is rounded once, here; all that
+follows (seconds, parts, sums) is exact.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import fractions
+from collections.abc import Iterable, Iterator
+
+from windlass.kinds import duration, pricelist
+from windlass.ledger.facts import Device
+
+NANO = 10**9
+YEAR = 365 * 86400
+_HOUR = 3600
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entry:
+    """One price of a list."""
+
+    kind: str
+    model: str
+    node_class: str
+    form: str
+    rate: int
+
+    def fits(self, device: Device, form: str) -> bool:
+        return (
+            self.kind == device.kind
+            and self.model in ("", device.model)
+            and self.node_class in ("", device.node_class)
+            and self.form in ("", form)
+        )
+
+    @property
+    def weight(self) -> tuple[bool, bool, bool]:
+        """The entry that says most counts: by form, then by model, then by class of the node."""
+        return self.form != "", self.model != "", self.node_class != ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Version:
+    """A price list, as long as it counts."""
+
+    uid: str
+    name: str
+    currency: str
+    since: int
+    until: int | None
+    """When it was withdrawn: the list before it counts again."""
+    entries: tuple[Entry, ...]
+
+
+class Prices:
+    """All price lists that there were."""
+
+    def __init__(self, versions: Iterable[Version] = ()) -> None:
+        self._versions = sorted(versions, key=lambda each: (each.since, each.name))
+        moments = {each.since for each in self._versions}
+        moments |= {each.until for each in self._versions if each.until is not None}
+        self._moments = sorted(moments)
+        self._rates: dict[tuple[int, Device, str], int] = {}
+
+    @property
+    def currency(self) -> str:
+        return self._versions[-1].currency if self._versions else ""
+
+    def rate(self, device: Device, form: str, at: int) -> int:
+        """What a whole device costs in a second for whoever holds it in this form."""
+        spell = bisect.bisect_right(self._moments, at)
+        key = spell, device, form
+        if key not in self._rates:
+            self._rates[key] = self._found(device, form, at)
+        return self._rates[key]
+
+    def wall(self, device: Device, at: int) -> int:
+        """What the hardware itself costs in a second."""
+        return self.rate(device, "whole", at)
+
+    def cuts(self, started: int, ended: int) -> Iterator[tuple[int, int]]:
+        """The pieces of an interval in which no price changes."""
+        first = bisect.bisect_right(self._moments, started)
+        for moment in self._moments[first:]:
+            if moment >= ended:
+                break
+            yield started, moment
+            started = moment
+        yield started, ended
+
+    def version_at(self, at: int) -> Version | None:
+        counting = [
+            each
+            for each in self._versions
+            if each.since <= at and (each.until is None or at < each.until)
+        ]
+        return counting[-1] if counting else None
+
+    def _found(self, device: Device, form: str, at: int) -> int:
+        version = self.version_at(at)
+        fitting = [e for e in version.entries if e.fits(device, form)] if version else []
+        return max(fitting, key=lambda entry: entry.weight).rate if fitting else 0
+
+
+def entry(price: pricelist.Price) -> Entry:
+    return Entry(
+        kind=price.device,
+        model=price.model or "",
+        node_class=price.node_class or "",
+        form=price.form or "",
+        rate=rate(price),
+    )
+
+
+def rate(price: pricelist.Price) -> int:
+    """Nano-units a second, rounded to the nearest."""
+    exact = sum((part.amount for part in parts(price)), fractions.Fraction(0)) * NANO
+    return int(exact + fractions.Fraction(1, 2))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a price, with the words that show how it was made."""
+
+    amount: fractions.Fraction
+    """Units a second."""
+    words: str
+
+
+def parts(price: pricelist.Price) -> list[Part]:
+    """How a price is made."""
+    if price.rented is not None:
+        hourly = price.rented.per_hour
+        if hourly is not None:
+            return [Part(_money(hourly) / _HOUR, f"{hourly} an hour")]
+        secondly = price.rented.per_second or "0"
+        return [Part(_money(secondly), f"{secondly} a second")]
+    owned = price.owned
+    if owned is None:
+        return []
+    life = fractions.Fraction(duration.milliseconds(owned.life), 1000)
+    kilowatts = fractions.Fraction(owned.watts, 1000) * _money(owned.power_usage_effectiveness)
+    found = [
+        Part(_money(owned.purchase) / life, f"purchase {owned.purchase} / life {owned.life}"),
+        Part(
+            kilowatts * _money(owned.price_per_kilowatt_hour) / _HOUR,
+            f"power {owned.watts} W x {owned.power_usage_effectiveness} x "
+            f"{owned.price_per_kilowatt_hour} a kWh",
+        ),
+        Part(_money(owned.support_per_year) / YEAR, f"support {owned.support_per_year} a year"),
+        Part(_money(owned.space_per_year) / YEAR, f"space {owned.space_per_year} a year"),
+    ]
+    return [part for part in found if part.amount]
+
+
+def _money(text: str) -> fractions.Fraction:
+    return fractions.Fraction(text)

@@ -1,0 +1,215 @@
+"""From objects to what the ledger writes down. Pure.
+
+A Run's status says from when to when its members held their room (`status.held`, written by
+`control.holding`) and where (`assignment`, or a copy of it). Other people's pods hold what they ask
+for from when they are bound to when they have ended.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from windlass.control import members, snapshots
+from windlass.core import facts as corefacts
+from windlass.kinds import kubernetes, quantity, run, times
+from windlass.ledger.facts import MACHINE, WHOLE, Device, Hold, Member, Party
+
+CLASS_LABELS = ("windlass.dev/node-class", "node.kubernetes.io/instance-type")
+"""Where a node says of which class it is: the first counts."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Node:
+    """What a node is made of."""
+
+    name: str
+    cpu: int
+    memory: int
+    devices: Mapping[str, Device]
+    """By name; the machine itself is one of them."""
+    device_memory: Mapping[str, int]
+    """By kind, bytes of one device, where the node tells."""
+
+
+Nodes = Callable[[str], Node | None]
+
+
+def node(obj: kubernetes.Node) -> Node:
+    told = snapshots.read_node(obj)
+    labels = obj.metadata.labels or {}
+    its_class = next((labels[name] for name in CLASS_LABELS if labels.get(name)), "")
+    found = {MACHINE: Device(obj.name, MACHINE, MACHINE, "", its_class)}
+    for each in told.devices:
+        found[each.id] = Device(obj.name, each.id, each.kind, each.model, its_class)
+    memory = {}
+    for kind in {each.kind for each in told.devices}:
+        text = labels.get(f"{members.DEVICE_PREFIX}{kind}-memory", "")
+        if text:
+            memory[kind] = quantity.whole(text)
+    amounts = told.allocatable
+    return Node(obj.name, amounts.get("cpu", 0), amounts.get("memory", 0), found, memory)
+
+
+# --- Runs -----------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Told:
+    """What a Run says of itself."""
+
+    holds: tuple[Hold, ...]
+    missing: tuple[tuple[Member, int, int | None], ...] = ()
+    """Members of which nobody tells any more where they were: from when to when they held."""
+
+
+def run_told(
+    owner: run.Run, queue: str, nodes: Nodes, pods: Mapping[Member, str] | None = None
+) -> Told:
+    """What its members held and hold. `pods`: uids of the pods that are there."""
+    party = Party(owner.uid, owner.namespace, owner.spec.user or "", owner.name, queue)
+    roles = {role.name: role for role in owner.spec.roles}
+    holds: list[Hold] = []
+    missing: list[tuple[Member, int, int | None]] = []
+    for held in owner.status.held or ():
+        places = _places(owner, held)
+        since = _unix(held.since)
+        for offset in range(held.count):
+            member = Member(held.attempt, held.role, held.first + offset)
+            until = _until(held, since, offset)
+            place = places[offset] if offset < len(places) else None
+            at = nodes(place.node) if place else None
+            if place is None or at is None:
+                missing.append((member, since, until))
+                continue
+            uid = (pods or {}).get(member, "")
+            base = Hold(party, member, at.devices[MACHINE], since, until, pod=uid)
+            holds += _member_holds(base, roles[held.role], place, at)
+    return Told(tuple(holds), tuple(missing))
+
+
+def filled_in(told: Told, known: Iterable[Hold]) -> tuple[list[Hold], list[Member]]:
+    """The same with what the ledger itself had seen of members whose place is not told any more;
+    and the members of which nothing is known."""
+    seen: dict[tuple[Member, int], list[Hold]] = {}
+    for hold in known:
+        seen.setdefault((hold.member, hold.started), []).append(hold)
+    holds, unknown = list(told.holds), []
+    for member, since, until in told.missing:
+        found = seen.get((member, since), [])
+        holds += [dataclasses.replace(hold, ended=until) for hold in found]
+        if not found:
+            unknown.append(member)
+    return holds, unknown
+
+
+def has_started(owner: run.Run) -> bool:
+    return bool(owner.status.held)
+
+
+def is_over(owner: run.Run) -> bool:
+    """Nothing more will come of it, and all that it held has ended."""
+    return owner.finished and all(each.until for each in owner.status.held or ())
+
+
+def remaining(owner: run.Run) -> list[run.Held]:
+    """What its status must go on telling once the ledger has all of it: the current attempt."""
+    attempt = owner.status.attempt
+    return [
+        each
+        for each in owner.status.held or ()
+        if each.until is None or (each.attempt == attempt and owner.finished)
+    ]
+
+
+def _places(owner: run.Run, held: run.Held) -> Sequence[run.Member]:
+    if held.members is not None:
+        return held.members
+    room = owner.status.assignment
+    if room is None or room.attempt != held.attempt:
+        return ()
+    return room.members.get(held.role, [])[held.first : held.first + held.count]
+
+
+def _until(held: run.Held, since: int, offset: int) -> int | None:
+    if held.until is None:
+        return None
+    if held.lasted and offset < len(held.lasted):
+        return since + held.lasted[offset]
+    return _unix(held.until)
+
+
+def _member_holds(base: Hold, role: run.Role, place: run.Member, at: Node) -> list[Hold]:
+    """The part of the machine, and each device."""
+    needs = members.needs(role)
+    found = [_of_machine(base, at, needs["cpu"], needs["memory"])]
+    requests = [device for device in role.devices or () for _ in range(device.count or 1)]
+    for number, name in enumerate(place.devices or ()):
+        plain, _, milli = name.partition(":")
+        kind = plain.rpartition("/")[0].rpartition("/")[2]
+        device = at.devices.get(plain) or Device(at.name, plain, kind, "", base.device.node_class)
+        asked = requests[number] if number < len(requests) else None
+        found.append(_of_device(base, device, asked, milli, at.device_memory.get(kind, 0)))
+    return found
+
+
+def _of_machine(base: Hold, at: Node, cpu: int, memory: int) -> Hold:
+    part = max(_part(cpu, at.cpu), _part(memory, at.memory))
+    return dataclasses.replace(
+        base, form="share", part=part, milli=part // 1000, cpu=cpu, memory=memory
+    )
+
+
+def _of_device(
+    base: Hold, device: Device, asked: run.Device | None, milli: str, whole_memory: int
+) -> Hold:
+    """A device or a part of it, by the dominant part: compute, or memory where the node tells how
+    much there is."""
+    share = int(milli) if milli.isdecimal() else corefacts.WHOLE
+    memory = quantity.whole(asked.memory) if asked and asked.memory else 0
+    form = "whole" if not milli else "ratio" if asked and asked.share else "share"
+    part = max(share * WHOLE // corefacts.WHOLE, _part(memory, whole_memory))
+    return dataclasses.replace(
+        base, device=device, form=form, part=min(WHOLE, part), milli=share, memory=memory
+    )
+
+
+def _part(amount: int, of: int) -> int:
+    return min(WHOLE, amount * WHOLE // of) if of > 0 else 0
+
+
+# --- other people's pods --------------------------------------------------------------------------
+
+
+def is_foreign(pod: kubernetes.Pod) -> bool:
+    return not members.owner_uid(pod)
+
+
+def holds_room(pod: kubernetes.Pod) -> bool:
+    return bool(pod.spec.node_name) and members.is_active(pod)
+
+
+def pod_holds(pod: kubernetes.Pod, at: Node, taken: Iterable[str], now: int) -> list[Hold]:
+    """What a pod of nobody's Run holds. Its devices have no names here: it is given names of
+    devices that nobody else holds, so that they are counted once."""
+    created = pod.status.start_time or pod.metadata.creation_timestamp
+    started = min(now, _unix(created)) if created else now
+    party = Party(pod.uid, pod.namespace, "", "", "")
+    base = Hold(party, Member(), at.devices[MACHINE], started, None, pod=pod.uid)
+    amounts = members.pod_amounts(pod)
+    found = [_of_machine(base, at, amounts.get("cpu", 0), amounts.get("memory", 0))]
+    free = [name for name in sorted(at.devices) if name not in set(taken) and name != MACHINE]
+    for resource, count in sorted(amounts.items()):
+        kind = members.device_kind(resource)
+        mine = [name for name in free if kind and at.devices[name].kind == kind][:count]
+        found += [dataclasses.replace(base, device=at.devices[name]) for name in mine]
+    return found
+
+
+def pod_ended(pod: kubernetes.Pod, now: int) -> int:
+    told = members.ended_at(pod)
+    return min(now, _unix(told)) if told else now
+
+
+def _unix(text: str) -> int:
+    return int(times.parse(text).timestamp())

@@ -1,0 +1,203 @@
+"""The ledger's tables. SQLite or PostgreSQL; made and changed only by `ledger.migrations`.
+
+    interval, presence           written once, never changed: what was held, what was there
+    open_interval, open_presence what is held and there now; rows move over when they end
+    party, device                who and what, by number: intervals are many
+    price_list                   every list that ever counted, whole
+    gap                          times of which not everything can be known
+    override                     who let a queue go on although its budget was used up
+    sample                       what queues used, lent and waited for, every few minutes
+    charge, daily, hardware      roll-ups of days that are over: made from the above, made again
+                                 when something about such a day becomes known late
+    mark                         single numbers: until when it was observed, until when settled
+
+Times are Unix seconds, money nano-units, parts millionths.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+metadata = MetaData()
+VERSION = "0001"
+"""The last step of `ledger.migrations`."""
+# SQLite counts up by itself only in a column of type INTEGER.
+Id = BigInteger().with_variant(Integer, "sqlite")
+
+party = Table(
+    "party", metadata,
+    Column("id", Id, primary_key=True, autoincrement=True),
+    Column("uid", String(64), nullable=False),
+    Column("team", String(64), nullable=False),
+    Column("user", String(256), nullable=False),
+    Column("run", String(64), nullable=False),
+    Column("queue", String(256), nullable=False),
+    Column("closed", Integer, nullable=False),
+    UniqueConstraint("uid", "queue"),
+    Index("party_team_run", "team", "run"),
+)  # fmt: skip
+
+device = Table(
+    "device", metadata,
+    Column("id", Id, primary_key=True, autoincrement=True),
+    Column("node", String(256), nullable=False),
+    Column("name", String(128), nullable=False),
+    Column("kind", String(64), nullable=False),
+    Column("model", String(64), nullable=False),
+    Column("node_class", String(64), nullable=False),
+    UniqueConstraint("node", "name", "kind", "model", "node_class"),
+)  # fmt: skip
+
+
+def _held() -> list[Column[object]]:
+    """What an interval says, open or ended."""
+    return [
+        Column("party", BigInteger, ForeignKey("party.id"), nullable=False),
+        Column("device", BigInteger, ForeignKey("device.id"), nullable=False),
+        Column("attempt", Integer, nullable=False),
+        Column("role", String(64), nullable=False),
+        Column("member", Integer, nullable=False),
+        Column("started", BigInteger, nullable=False),
+        Column("form", String(16), nullable=False),
+        Column("part", BigInteger, nullable=False),
+        Column("milli", BigInteger, nullable=False),
+        Column("cpu", BigInteger, nullable=False),
+        Column("memory", BigInteger, nullable=False),
+        Column("pod", String(64), nullable=False),
+    ]
+
+
+interval = Table(
+    "interval", metadata,
+    Column("id", Id, primary_key=True, autoincrement=True),
+    *_held(),
+    Column("ended", BigInteger, nullable=False),
+    Column("rate", BigInteger, nullable=False),
+    Column("claim", BigInteger, nullable=False),
+    UniqueConstraint("party", "attempt", "role", "member", "device", "started"),
+    Index("interval_ended", "ended", "started"),
+)  # fmt: skip
+
+open_interval = Table(
+    "open_interval", metadata,
+    *_held(),
+    UniqueConstraint("party", "attempt", "role", "member", "device", "started"),
+)  # fmt: skip
+
+presence = Table(
+    "presence", metadata,
+    Column("id", Id, primary_key=True, autoincrement=True),
+    Column("device", BigInteger, ForeignKey("device.id"), nullable=False),
+    Column("started", BigInteger, nullable=False),
+    Column("ended", BigInteger, nullable=False),
+    Column("rate", BigInteger, nullable=False),
+    UniqueConstraint("device", "started"),
+    Index("presence_ended", "ended", "started"),
+)  # fmt: skip
+
+open_presence = Table(
+    "open_presence", metadata,
+    Column("device", BigInteger, ForeignKey("device.id"), primary_key=True),
+    Column("started", BigInteger, nullable=False),
+)  # fmt: skip
+
+price_list = Table(
+    "price_list", metadata,
+    Column("uid", String(64), primary_key=True),
+    Column("name", String(256), nullable=False),
+    Column("since", BigInteger, nullable=False),
+    Column("until", BigInteger, nullable=True),
+    Column("body", Text, nullable=False),
+)  # fmt: skip
+
+gap = Table(
+    "gap", metadata,
+    Column("id", Id, primary_key=True, autoincrement=True),
+    Column("what", String(16), nullable=False),
+    Column("subject", String(256), nullable=False),
+    Column("team", String(64), nullable=False),
+    Column("started", BigInteger, nullable=False),
+    Column("ended", BigInteger, nullable=False),
+    Column("detail", Text, nullable=False),
+    UniqueConstraint("what", "subject", "started"),
+)  # fmt: skip
+
+override = Table(
+    "override", metadata,
+    Column("id", Id, primary_key=True, autoincrement=True),
+    Column("queue", String(256), nullable=False),
+    Column("by", String(256), nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("until", BigInteger, nullable=False),
+    Column("reason", Text, nullable=False),
+    UniqueConstraint("queue", "until", "reason", "by"),
+)  # fmt: skip
+
+sample = Table(
+    "sample", metadata,
+    Column("at", BigInteger, primary_key=True),
+    Column("queue", String(256), primary_key=True),
+    Column("resource", String(128), primary_key=True),
+    Column("used", BigInteger, nullable=False),
+    Column("borrowed", BigInteger, nullable=False),
+    Column("lent", BigInteger, nullable=False),
+    Column("waiting", BigInteger, nullable=False),
+)  # fmt: skip
+
+charge = Table(
+    "charge", metadata,
+    Column("day", Integer, primary_key=True),
+    Column("party", BigInteger, ForeignKey("party.id"), primary_key=True),
+    Column("kind", String(64), primary_key=True),
+    Column("model", String(64), primary_key=True),
+    Column("form", String(16), primary_key=True),
+    Column("held", BigInteger, nullable=False),
+    Column("cpu", BigInteger, nullable=False),
+    Column("memory", BigInteger, nullable=False),
+    Column("cost", BigInteger, nullable=False),
+    Index("charge_party", "party"),
+)  # fmt: skip
+
+daily = Table(
+    "daily", metadata,
+    Column("day", Integer, primary_key=True),
+    Column("team", String(64), primary_key=True),
+    Column("user", String(256), primary_key=True),
+    Column("queue", String(256), primary_key=True),
+    Column("kind", String(64), primary_key=True),
+    Column("model", String(64), primary_key=True),
+    Column("form", String(16), primary_key=True),
+    Column("held", BigInteger, nullable=False),
+    Column("cpu", BigInteger, nullable=False),
+    Column("memory", BigInteger, nullable=False),
+    Column("cost", BigInteger, nullable=False),
+)  # fmt: skip
+
+hardware = Table(
+    "hardware", metadata,
+    Column("day", Integer, primary_key=True),
+    Column("kind", String(64), primary_key=True),
+    Column("model", String(64), primary_key=True),
+    Column("present", BigInteger, nullable=False),
+    Column("free", BigInteger, nullable=False),
+    Column("homeless", BigInteger, nullable=False),
+    Column("wall", BigInteger, nullable=False),
+    Column("idle", BigInteger, nullable=False),
+)  # fmt: skip
+
+mark = Table(
+    "mark", metadata,
+    Column("name", String(64), primary_key=True),
+    Column("value", BigInteger, nullable=False),
+)  # fmt: skip
