@@ -57,9 +57,7 @@ def _place_in(
     for wish in wishes:
         shape = scene.shape(wish.role)
         for number in range(wish.count):
-            caps = scene.caps(shape)
-            allowed, score = judge(cluster, crowd, unit, wish.role)
-            allowed &= caps > 0
+            caps, allowed, score = fitting(scene, crowd, unit, wish.role)
             if where is not None:
                 allowed &= np.isin(np.arange(len(cluster)), where)
             nodes = np.flatnonzero(allowed)
@@ -77,7 +75,16 @@ def _place_in(
     return tuple(seats)
 
 
-def judge(cluster: Cluster, crowd: Crowd, unit: Unit, role: Role) -> tuple[Mask, Ints]:
+def fitting(scene: Scene, crowd: Crowd, unit: Unit, role: Role) -> tuple[Ints, Mask, Ints]:
+    """For every node how many more members of a role it has room for, whether one may be there by
+    all that is asked, and how much it is preferred."""
+    caps = scene.caps(scene.shape(role))
+    allowed, score = _judge(scene.cluster, crowd, unit, role)
+    allowed &= caps > 0
+    return caps, allowed, score
+
+
+def _judge(cluster: Cluster, crowd: Crowd, unit: Unit, role: Role) -> tuple[Mask, Ints]:
     """Nodes where the terms allow one more member, and how much each is preferred."""
     allowed = np.ones(len(cluster), np.bool_)
     score = np.zeros(len(cluster), np.int64)
