@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.harness import images, rest
+from tests.harness import images
 from tests.harness.kubelet import Cluster
 from tests.harness.processes import Process, free_ports
 from windlass.control import engine
@@ -56,6 +56,12 @@ class Platform:
             made.stop()
             raise
         return made
+
+    def restart_server(self, *, hard: bool = True) -> None:
+        """Ends it (kill -9 unless `hard` is false) and starts it on the same files and port."""
+        self.server.kill() if hard else self.server.stop()
+        self.server.start()
+        self.server.wait_ready(self._serves)
 
     def stop(self) -> None:
         for process in (self.controllers, self.scheduler, self.server):
@@ -134,8 +140,3 @@ class Platform:
             answer = self.cluster.plane.rest.merge(f"{path}/{name}", body)
         if answer.status not in (200, 201):
             raise AssertionError(f"{kind} {name} was refused: {answer.summary}")
-
-
-def wait_gone(cluster: Cluster, path: str) -> None:
-    """Until a list is empty: what tests left must be gone before the next one counts."""
-    rest.eventually(f"{path} is empty", lambda: not cluster.plane.rest.get(path).json["items"], 60)

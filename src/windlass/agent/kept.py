@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -22,6 +23,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from windlass.agent import containers, procfs, shimlog
 from windlass.kinds import kubernetes, run, times
@@ -37,6 +40,7 @@ _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _OWN_BYTES = 8192
 """What one entry takes besides its logs."""
 _PAGE = 500
+_MOST_SEGMENTS = 100_000
 
 
 def member_of(pod: kubernetes.Pod) -> dict[str, Any] | None:
@@ -53,8 +57,19 @@ def member_of(pod: kubernetes.Pod) -> dict[str, Any] | None:
     return {**member, "container": pod.spec.containers[0].name}
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Segment:
+    """A piece of a log that another machine's agent held."""
+
+    namespace: str
+    run_uid: str
+    name: str
+    container: str
+    number: int
+
+
 class Kept:
-    """Where an agent keeps logs; used from several threads."""
+    """Where logs are kept; used from several threads."""
 
     def __init__(self, root: Path, most: int = MOST_BYTES) -> None:
         self._root = root
@@ -81,6 +96,31 @@ class Kept:
                 log.warning("the logs of pod %s are not kept: %s", record["name"], problem)
                 shutil.rmtree(folder, ignore_errors=True)
 
+    def take_segment(self, place: Segment, data: bytes) -> None:
+        """A piece that was sent; again changes nothing. ValueError if its names are none."""
+        folder = self._entry(place.namespace, place.run_uid, place.name)
+        if not _SAFE.fullmatch(place.container) or not 0 <= place.number < _MOST_SEGMENTS:
+            raise ValueError(f"{place.container}/{place.number}")
+        target = folder / place.container
+        target.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _replace(shimlog.segment(target, place.number), data)
+
+    def take_record(self, namespace: str, run_uid: str, name: str, data: bytes) -> None:
+        """All pieces were sent: the entry counts from now on."""
+        folder = self._entry(namespace, run_uid, name)
+        told = msgspec.json.decode(data, type=_Record)
+        if not folder.is_dir() or told.run != run_uid:
+            raise ValueError(f"nothing of {name} was sent")
+        with self._lock:
+            _replace(folder / RECORD, msgspec.json.encode(told))
+            self._bound(namespace, told.bytes + _OWN_BYTES)
+
+    def _entry(self, namespace: str, run_uid: str, name: str) -> Path:
+        for part in (namespace, run_uid, name):
+            if not _SAFE.fullmatch(part):
+                raise ValueError(part)
+        return self._root / namespace / run_uid / name
+
     def _bound(self, namespace: str, added: int) -> None:
         if namespace in self._sizes:
             self._sizes[namespace] += added
@@ -94,6 +134,28 @@ class Kept:
             shutil.rmtree(folder, ignore_errors=True)
             total -= size
         self._sizes[namespace] = total
+
+
+class _Record(msgspec.Struct):
+    """kept.json"""
+
+    run: str
+    attempt: int
+    role: str
+    index: int
+    container: str
+    pod: str
+    uid: str
+    keptAt: str  # noqa: N815 - as it is written
+    bytes: int
+    startedAt: str | None = None  # noqa: N815
+    finishedAt: str | None = None  # noqa: N815
+
+
+def _replace(path: Path, data: bytes) -> None:
+    fresh = path.with_name(f"new.{path.name}")
+    fresh.write_bytes(data)
+    fresh.replace(path)
 
 
 def _link(pod: Path, folder: Path, told: dict[str, Any]) -> int:

@@ -247,10 +247,12 @@ class Runs:
     async def _fold_progress(self, owner: run.Run) -> float | None:
         """Writes what the job reports, if that is new; when to come again for it."""
         if owner.finished:
+            # Where the node's own kubelet says that a pod has ended, its last words come after.
             self._reported.pop(owner.uid, None)
-            self._misreported.discard(owner.uid)
             self._begun.forget(owner)
-        if owner.status.phase != "Running":
+            if not self._pods.by(POD_INDEX, owner.uid):
+                self._misreported.discard(owner.uid)
+        elif owner.status.phase != "Running":
             return None
         told = await self._progress(owner)
         if told is None or told == owner.status.progress:
@@ -258,7 +260,8 @@ class Runs:
         left = self._reported.get(owner.uid, -math.inf) + progress.EVERY - self._clock()
         if left > 0:
             return left
-        self._reported[owner.uid] = self._clock()
+        if not owner.finished:
+            self._reported[owner.uid] = self._clock()
         # Without a resourceVersion: it takes nothing from anybody, and only we write it.
         await self._store.patch(
             run.Run, owner.name, owner.namespace, subresource="status",

@@ -17,26 +17,11 @@ from typing import Any
 import pytest
 
 import windlass
-from tests.embedded.test_skeleton import Engine, until
+from tests.embedded.test_skeleton import until
+from tests.endtoend.engines import Embedded, only_on_the_machine
 from windlass.sdk import failures
 
 SMALL: dict[str, Any] = {"cpus": "50m", "memory": "64Mi"}
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    made = Engine(tmp_path_factory.mktemp("sdk"))
-    try:
-        made.start()
-        yield made
-    finally:
-        made.stop()
-
-
-@pytest.fixture(scope="module")
-def client(engine: Engine) -> Iterator[windlass.Client]:
-    with windlass.Client(state=engine.server.state) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +102,8 @@ def test_objects_of_every_kind_can_be_read_and_changed(client: windlass.Client) 
         client.list("sausage")
 
 
-def test_what_nodes_and_runs_use_is_told(client: windlass.Client) -> None:
+def test_what_nodes_and_runs_use_is_told(engine: Embedded, client: windlass.Client) -> None:
+    only_on_the_machine(engine, "on a cluster its own metrics server tells that")
     handle = client.run("sleep 1000", **SMALL)
     until(lambda: client.runs.usage().get(handle.name, {}).get("memory", 0) > 0, "it is measured")
     (used,) = client.nodes.usage().values()
@@ -132,8 +118,8 @@ def test_old_records_are_pruned(client: windlass.Client) -> None:
     assert "old" not in [each.name for each in client.runs.list()]
 
 
-async def test_the_asynchronous_client_does_the_same(engine: Engine) -> None:
-    async with windlass.AsyncClient(state=engine.server.state) as client:
+async def test_the_asynchronous_client_does_the_same(engine: Embedded) -> None:
+    async with windlass.AsyncClient(**engine.way) as client:
         handles = [await client.run(f"echo {n}", **SMALL) for n in range(3)]
         ended = await asyncio.gather(*(handle.wait(60) for handle in handles))
         assert {each.status.phase for each in ended} == {"Succeeded"}
@@ -315,7 +301,7 @@ def test_a_lost_worker_fails_its_call_and_no_other(client: windlass.Client) -> N
 
 
 def test_a_call_whose_worker_is_stopped_and_starts_again_is_lost_and_not_made_twice(
-    client: windlass.Client, tmp_path: Path
+    engine: Embedded, client: windlass.Client, tmp_path: Path
 ) -> None:
     def slow(marks: Path) -> None:
         with marks.open("a") as file:
@@ -323,7 +309,8 @@ def test_a_call_whose_worker_is_stopped_and_starts_again_is_lost_and_not_made_tw
         time.sleep(600)
 
     marks = tmp_path / "marks"
-    with windlass.Executor(1, client=client, name="moved", **SMALL) as pool:
+    seen = engine.sees(tmp_path)
+    with windlass.Executor(1, client=client, name="moved", **SMALL, **seen) as pool:
         doomed = pool.submit(slow, marks)
         until(marks.exists, "the call runs")
         running = client.runs.list(phase="Running")
@@ -337,7 +324,7 @@ def test_a_call_whose_worker_is_stopped_and_starts_again_is_lost_and_not_made_tw
 
 
 def test_a_lost_call_is_made_again_if_that_is_wanted(
-    client: windlass.Client, tmp_path: Path
+    engine: Embedded, client: windlass.Client, tmp_path: Path
 ) -> None:
     def once(mark: Path) -> str:
         if mark.exists():
@@ -345,7 +332,8 @@ def test_a_lost_call_is_made_again_if_that_is_wanted(
         mark.touch()
         os._exit(1)
 
-    with windlass.Executor(1, client=client, call_retries=1, **SMALL) as pool:
+    seen = engine.sees(tmp_path)
+    with windlass.Executor(1, client=client, call_retries=1, **SMALL, **seen) as pool:
         assert pool.submit(once, tmp_path / "mark").result(60) == "second time"
 
 
@@ -363,7 +351,7 @@ def test_what_cannot_be_sent_fails_its_future(pool: windlass.Executor) -> None:
 
 
 def test_an_executor_sits_out_a_restart_of_the_server(
-    engine: Engine, client: windlass.Client
+    engine: Embedded, client: windlass.Client
 ) -> None:
     with windlass.Executor(2, client=client, **SMALL) as pool:
         assert pool.submit(pow, 2, 2).result(60) == 4
@@ -374,13 +362,13 @@ def test_an_executor_sits_out_a_restart_of_the_server(
         assert pool.submit(pow, 2, 5).result(60) == 32
 
 
-def test_a_script_may_end_without_a_word(engine: Engine, tmp_path: Path) -> None:
+def test_a_script_may_end_without_a_word(engine: Embedded, tmp_path: Path) -> None:
     """Functions of `__main__` travel; an executor that is not shut down does not hang its program
     nor lose what was handed in."""
     script = tmp_path / "script.py"
     script.write_text(
         "import windlass\n"
-        f"client = windlass.Client(state={str(engine.server.state)!r})\n"
+        f"client = windlass.Client(**{ {name: str(path) for name, path in engine.way.items()} })\n"
         "def double(x): return 2 * x\n"
         "pool = windlass.Executor(1, client=client, cpus='50m', memory='64Mi')\n"
         "pool.submit(double, 21).add_done_callback(lambda f: print(f.result(), flush=True))\n"

@@ -7,43 +7,18 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import windlass
-from tests.embedded.test_skeleton import Engine, until
+from tests.embedded.test_skeleton import until
+from tests.endtoend.engines import Embedded, only_on_the_machine, said
 from windlass.kinds import cronrun, kubernetes, run
 from windlass.kinds.meta import ObjectMeta
 
 SMALL: dict[str, Any] = {"cpus": "50m", "memory": "64Mi"}
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    made = Engine(tmp_path_factory.mktemp("arena"))
-    try:
-        made.start()
-        yield made
-    finally:
-        made.stop()
-
-
-@pytest.fixture(scope="module")
-def client(engine: Engine) -> Iterator[windlass.Client]:
-    with windlass.Client(state=engine.server.state) as made:
-        yield made
-
-
-def said(handle: windlass.RunHandle) -> list[str]:
-    """What it printed, once it has ended well."""
-    try:
-        handle.result(60)
-    except TimeoutError:
-        raise AssertionError(handle.why()) from None
-    return [line.text for line in handle.logs()]
 
 
 @pytest.mark.parametrize(
@@ -65,23 +40,21 @@ def test_a1_a_job_of_a_given_kind_in_one_call(
 
 
 def test_a1_a_job_whose_first_member_starts_the_ranks(
-    client: windlass.Client, tmp_path: Path
+    engine: Embedded, client: windlass.Client, tmp_path: Path
 ) -> None:
     """A stand-in for mpirun shows which hosts it is given; real ones are in tests/frameworks."""
     launcher = tmp_path / "mpirun"
     launcher.write_text('#!/bin/sh\ncat "$WINDLASS_HOSTFILE"\n')
     launcher.chmod(0o755)
-    tmp_path.parent.chmod(0o755)
-    tmp_path.chmod(0o755)
-    handle = client.run([str(launcher), "./a.out"], framework="mpi", workers=2, **SMALL)
+    words = [str(launcher), "./a.out"]
+    handle = client.run(words, framework="mpi", workers=2, **SMALL, **engine.sees(tmp_path))
     assert len([line for line in said(handle) if line.endswith("slots=1")]) == 2
 
 
 def test_a2_resources_variables_labels_selector_toleration_priority(
-    client: windlass.Client,
+    engine: Embedded, client: windlass.Client
 ) -> None:
-    (node,) = client.nodes.list()
-    name = (node.metadata.labels or {})["kubernetes.io/hostname"]
+    name = engine.node()["metadata"]["labels"]["kubernetes.io/hostname"]
     handle = client.run(
         ["sh", "-c", "echo $GREETING"], name="a2", workers=2, env={"GREETING": "hello"},
         labels={"team": "vision"}, annotations={"note": "first"}, priority=70,
@@ -112,7 +85,10 @@ def test_a3_code_is_there_before_the_run(client: windlass.Client, tmp_path: Path
     assert "junk.bin" not in lines
 
 
-def test_a3_code_from_git_is_a_setup_step(client: windlass.Client, tmp_path: Path) -> None:
+def test_a3_code_from_git_is_a_setup_step(
+    engine: Embedded, client: windlass.Client, tmp_path: Path
+) -> None:
+    only_on_the_machine(engine, "the platform's image has no git")
     source = tmp_path / "source"
     source.mkdir()
     git = ["git", "-C", str(source), "-c", "user.name=a", "-c", "user.email=a@b"]
@@ -125,6 +101,7 @@ def test_a3_code_from_git_is_a_setup_step(client: windlass.Client, tmp_path: Pat
 
 
 def test_a4_data_by_host_path_and_config_file(client: windlass.Client, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
     (tmp_path / "data.csv").write_text("1,2\n")
     client.apply(
         kubernetes.ConfigMap(
@@ -141,15 +118,14 @@ def test_a4_data_by_host_path_and_config_file(client: windlass.Client, tmp_path:
 
 def test_a5_shared_memory(client: windlass.Client) -> None:
     handle = client.run(
-        "df -k --output=size /dev/shm | tail -1", shm="16Mi", cpus="50m", memory="64Mi"
+        "df -k /dev/shm | tail -1 | awk '{print $2}'", shm="16Mi", cpus="50m", memory="64Mi"
     )
     (size,) = said(handle)
     assert int(size) >= 16 << 10
 
 
-def test_a6_list_get_why_pending_and_events(client: windlass.Client) -> None:
-    (node,) = client.nodes.list()
-    whole = {"cpus": (node.status.allocatable or {})["cpu"], "memory": "32Mi"}
+def test_a6_list_get_why_pending_and_events(engine: Embedded, client: windlass.Client) -> None:
+    whole = {"cpus": engine.node()["status"]["allocatable"]["cpu"], "memory": "32Mi"}
     holder = client.run("sleep 1000", name="holder", **whole)
     until(lambda: holder.status.phase == "Running", "it runs")
     waiting = client.run(["true"], name="waiting", **whole)
@@ -180,21 +156,27 @@ def test_a7_logs_by_member_tail_and_since_and_a_command_inside(client: windlass.
     handle.delete()
 
 
-def test_a8_tensorboard_beside_the_workers(client: windlass.Client, tmp_path: Path) -> None:
+def test_a8_tensorboard_beside_the_workers(
+    engine: Embedded, client: windlass.Client, tmp_path: Path
+) -> None:
     """A second role that lives as long as the workers do; here a web server stands for it."""
-    board = "cd $LOGDIR && exec python3 -m http.server 18123 --bind 127.0.0.1"
+    board = "cd $LOGDIR && exec python3 -m http.server $WINDLASS_PORT --bind $WINDLASS_ADDRESS"
     ask = (
-        "import time, urllib.request as u\n"
+        "import os, time, urllib.request as u\n"
+        "there = os.environ['WINDLASS_HOSTS'].split(',')[1]\n"
         "for _ in range(200):\n"
-        "  try: print(u.urlopen('http://127.0.0.1:18123/scalars').read().decode()); break\n"
+        "  try: print(u.urlopen(f'http://{there}/scalars').read().decode()); break\n"
         "  except OSError: time.sleep(0.1)\n"
     )
     (tmp_path / "scalars").write_text("loss 0.1")
+    seen = engine.sees(tmp_path).get("mounts", {})
+    mounts = [run.Mount(source=source, path=path) for path, source in seen.items()]
     resources = run.Resources(cpu="50m", memory="64Mi")
     made = run.Run(
         metadata=ObjectMeta(name="board"),
         spec=run.RunSpec(
             completion=run.Completion(role="worker"),
+            mounts=mounts or None,
             roles=[
                 run.Role(command=["python3", "-c", ask], resources=resources),
                 run.Role(
@@ -259,10 +241,12 @@ def test_a10_an_elastic_job_grows_and_shrinks(client: windlass.Client) -> None:
     handle.delete()
 
 
-def test_a10_a_lost_member_is_another_attempt(client: windlass.Client, tmp_path: Path) -> None:
+def test_a10_a_lost_member_is_another_attempt(
+    engine: Embedded, client: windlass.Client, tmp_path: Path
+) -> None:
     handle = client.run(
         f"if [ $WINDLASS_ATTEMPT = 0 ]; then touch {tmp_path}/up; sleep 1000; fi; echo survived",
-        retries=3, retry_on=["NodeLost"], **SMALL,
+        retries=3, retry_on=["NodeLost"], **SMALL, **engine.sees(tmp_path),
     )  # fmt: skip
     until((tmp_path / "up").exists, "it runs")
     (pod,) = client.list("pod", labels=f"windlass.dev/run={handle.name}")
@@ -287,11 +271,11 @@ def test_a11_on_a_schedule(client: windlass.Client) -> None:
 
 
 def test_a19_i_know_who_i_am_and_my_jobs_are_kept_from_others(
-    engine: Engine, client: windlass.Client
+    engine: Embedded, client: windlass.Client, tmp_path: Path
 ) -> None:
     assert client.whoami().user == "admin"
     handle = client.run("sleep 1000", name="mine", **SMALL)
-    config = engine.here / "stranger.yaml"
+    config = tmp_path / "stranger.yaml"
     config.write_text(_as_user(engine.server.kubeconfig.read_text(), "eve"))
     with windlass.Client(kubeconfig=config) as other:
         assert other.whoami().user == "eve"
