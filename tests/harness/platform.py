@@ -13,10 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.harness import images
+from tests.harness import images, rest
 from tests.harness.kubelet import Cluster
 from tests.harness.processes import Process, free_ports
 from windlass.control import engine
+from windlass.install import options, rights, workloads
 
 NAMESPACE = engine.NAMESPACE
 _SERVICE = "windlass-server"
@@ -44,6 +45,29 @@ class Platform:
             "controllers", "windlass.control", "controllers", f"--listen=127.0.0.1:{controllers}"
         )
 
+    def start_agents(self) -> None:
+        """The node agents as they are installed: a DaemonSet, with no more than its rights. The
+        cluster's own scheduler places them."""
+        plane = self.cluster.plane
+        plane.start_scheduler()
+        account = workloads.names.AGENT
+        for obj in rights.objects():
+            if obj["metadata"]["name"] == account:
+                self._write_object(obj)
+        priority = workloads.names.PRIORITY
+        self._write(
+            "/apis/scheduling.k8s.io/v1/priorityclasses", "scheduling.k8s.io/v1", "PriorityClass",
+            priority, value=900000000,
+        )  # fmt: skip
+        port = plane.url.rpartition(":")[2]
+        chosen = options.Options(
+            image=images.PLATFORM, api_address=f"{self.cluster.address}:{port}"
+        )  # fmt: skip
+        for obj in workloads.agents(chosen):
+            self._write_object(obj)
+        sets = f"/apis/apps/v1/namespaces/{workloads.names.NODES}/daemonsets/{account}"
+        rest.eventually("an agent on each node", lambda: _is_everywhere(plane.rest, sets), 60)
+
     @classmethod
     def start(cls, cluster: Cluster, folder: Path) -> Platform:
         made = cls(cluster, folder)
@@ -52,6 +76,7 @@ class Platform:
             for process in (made.server, made.scheduler, made.controllers):
                 process.start()
             made.server.wait_ready(made._serves)
+            made.start_agents()
         except BaseException:
             made.stop()
             raise
@@ -97,7 +122,8 @@ class Platform:
             authority=authority,
             python=images.PYTHON,
         )
-        self._write("/api/v1/namespaces", "v1", "Namespace", NAMESPACE)
+        for namespace in (NAMESPACE, workloads.names.NODES):
+            self._write("/api/v1/namespaces", "v1", "Namespace", namespace)
         configs = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
         self._write(configs, "v1", "ConfigMap", engine.NAME, data=facts.data())
         queues = "/apis/windlass.dev/v1alpha1/queues"
@@ -130,13 +156,28 @@ class Platform:
             },
         )
 
+    def _write_object(self, obj: dict[str, Any]) -> None:
+        metadata, kind = obj["metadata"], obj["kind"]
+        version = obj["apiVersion"]
+        base = f"/api/{version}" if "/" not in version else f"/apis/{version}"
+        space = f"/namespaces/{metadata['namespace']}" if "namespace" in metadata else ""
+        path = f"{base}{space}/{kind.lower()}s"
+        fields = {key: value for key, value in obj.items() if key not in ("kind", "apiVersion")}
+        self._write(path, version, kind, metadata["name"], **fields)
+
     def _write(
         self, path: str, version: str, kind: str, name: str, labels: Any = None, **fields: Any
     ) -> None:
         metadata = {"name": name, "labels": labels or {}}
-        body = {"apiVersion": version, "kind": kind, "metadata": metadata, **fields}
+        body = {"apiVersion": version, "kind": kind, "metadata": metadata} | fields
         answer = self.cluster.plane.rest.post(path, body)
         if answer.status == 409:
             answer = self.cluster.plane.rest.merge(f"{path}/{name}", body)
         if answer.status not in (200, 201):
             raise AssertionError(f"{kind} {name} was refused: {answer.summary}")
+
+
+def _is_everywhere(api: rest.Rest, path: str) -> bool:
+    status = api.get(path).json.get("status", {})
+    wanted = status.get("desiredNumberScheduled", 0)
+    return bool(wanted) and status.get("numberReady") == wanted

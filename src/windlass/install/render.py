@@ -45,6 +45,7 @@ def parts(options: Options, certificates: Certificates) -> list[Part]:
         "scheduler": workloads.control(options, names.SCHEDULER),
         "controllers": workloads.control(options, names.CONTROLLERS),
         "server": _server(options, certificates),
+        "agents": workloads.agents(options),
         "queue": iter([_queue()]),
     }
     return [Part(name, tuple(objects)) for name, objects in listed.items()]

@@ -55,6 +55,12 @@ CLUSTER: dict[str, tuple[Rule, ...]] = {
             ),
         ),
     ),
+    names.AGENT: (
+        (_READ, ("pods",)),
+        # What a job says of its progress is written on its pod.
+        (("patch",), ("pods",)),
+        (("create", "update"), (f"runs.{platformpaths.GROUP}/logs",)),
+    ),
 }
 """By ServiceAccount, anywhere in the cluster."""
 
@@ -77,6 +83,7 @@ ACCOUNTS = {
     names.SCHEDULER: names.SYSTEM,
     names.CONTROLLERS: names.SYSTEM,
     names.SERVER: names.SYSTEM,
+    names.AGENT: names.NODES,
 }
 """ServiceAccount -> its namespace."""
 

@@ -25,6 +25,7 @@ _RESOURCES = {
         "requests": {"cpu": "250m", "memory": "256Mi"}, "limits": {"memory": "4Gi"},
     },
     names.SERVER: {"requests": {"cpu": "250m", "memory": "256Mi"}, "limits": {"memory": "4Gi"}},
+    names.AGENT: {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
 }  # fmt: skip
 """The working set of 5,000 nodes and 50,000 pods is below these limits."""
 
@@ -108,6 +109,49 @@ def server(options: Options, certificate: str) -> Iterator[Object]:
             "persistentVolumeClaimRetentionPolicy": {
                 "whenDeleted": "Retain", "whenScaled": "Retain",
             },
+        },
+    }  # fmt: skip
+
+
+def agents(options: Options) -> Iterator[Object]:
+    """One on every node, tainted ones too. It reads what kubelet and Runs' pods write there: as
+    root, because that is whose it is, with no more than the right to read what jobs have closed."""
+    word = "agent"
+    container = _container(options, names.AGENT, ["-m", "windlass.agent", "cluster"])
+    container["env"].append(
+        {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+    )
+    container["securityContext"]["capabilities"]["add"] = ["DAC_READ_SEARCH"]
+    container["volumeMounts"] += [
+        {"name": "logs", "mountPath": "/var/log"},
+        {
+            "name": "volumes", "mountPath": "/var/lib/kubelet/pods", "readOnly": True,
+            "mountPropagation": "HostToContainer",
+        },
+    ]  # fmt: skip
+    template = _pod(options, names.AGENT, word, container)
+    spec = template["spec"]
+    del spec["topologySpreadConstraints"]
+    spec["securityContext"] = {
+        "runAsUser": 0, "runAsGroup": 0, "seccompProfile": {"type": "RuntimeDefault"},
+    }  # fmt: skip
+    spec["tolerations"] = [{"operator": "Exists"}]
+    spec["volumes"] += [
+        {"name": "logs", "hostPath": {"path": "/var/log", "type": "Directory"}},
+        {
+            "name": "volumes",
+            "hostPath": {"path": "/var/lib/kubelet/pods", "type": "Directory"},
+        },
+    ]  # fmt: skip
+    yield {
+        "apiVersion": "apps/v1", "kind": "DaemonSet",
+        "metadata": names.metadata(names.AGENT, word, names.NODES),
+        "spec": {
+            "selector": {"matchLabels": names.selector(word)},
+            "updateStrategy": {
+                "type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "25%"},
+            },
+            "template": template,
         },
     }  # fmt: skip
 
