@@ -29,6 +29,10 @@ HOPELESS = ("Impossible", "Unsupported", "NoSuchQueue")
 """What waiting does not help."""
 
 
+_WORTH_A_WORD = 16 << 20
+"""Bytes of a working folder from which on packing and sending take more than a moment."""
+
+
 class Hopeless(Exception):
     """Nothing here could ever run it."""
 
@@ -187,22 +191,31 @@ async def place(out: Output, session: client.Session, job: jobs.Job, value: dict
 
 async def upload(out: Output, session: client.Session, job: jobs.Job, value: dict[str, Any]) -> str:
     """Sends a working folder; says how much it was and what was left out."""
-    import asyncio
-
     from windlass.sdk import workdir
 
-    try:
-        limit = job.workdir_limit or workdir.MOST_BYTES
-        planned = await asyncio.to_thread(workdir.plan, job.workdir, most_bytes=limit)
-        out.hint(f"--workdir {job.workdir}: {planned.summary()}")
-        packed = await asyncio.to_thread(workdir.pack, planned)
-    except (workdir.WorkdirError, OSError) as problem:
-        text = str(problem)
-        message, _, remedy = text.partition("\n" if "\n" in text else "; ")
-        raise exits.CliError(exits.sentence(message.rstrip(":")), remedy) from None
-    with packed:
-        await workdir.upload(session.store, value["metadata"]["namespace"], packed)
-    return packed.digest
+    watchers: list[Callable[[str], None]] = []
+    with contextlib.ExitStack() as spinner:
+
+        def tell(planned: workdir.Plan) -> None:
+            out.hint(f"--workdir {job.workdir}: {planned.summary()}")
+            if planned.bytes >= _WORTH_A_WORD:
+                watchers.append(spinner.enter_context(out.progress("Packing and sending it")))
+
+        def sent(done: int, size: int) -> None:
+            for show in watchers:
+                show(f"Sending {workdir.human(size)}: {100 * done // max(1, size)} %")
+
+        try:
+            return await workdir.send(
+                session.store, value["metadata"]["namespace"], job.workdir,
+                most_bytes=job.workdir_limit or workdir.MOST_BYTES, on_plan=tell, progress=sent,
+            )  # fmt: skip
+        except (workdir.WorkdirError, OSError) as problem:
+            text = str(problem)
+            message, _, remedy = text.partition("\n" if "\n" in text else "; ")
+            raise exits.CliError(
+                exits.sentence(message.rstrip(":")), exits.sentence(remedy)
+            ) from None
 
 
 async def create(session: client.Session, value: dict[str, Any]) -> kind.Run:

@@ -12,7 +12,7 @@ import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, TextIO
 
 import click
@@ -114,19 +114,21 @@ class Output:
         return click.style(text, **how) if coloured and os.environ.get("TERM") != "dumb" else text
 
     @contextlib.contextmanager
-    def progress(self, text: str) -> Iterator[None]:
-        """Shows that something is under way: a spinner on a terminal, else a plain line."""
+    def progress(self, text: str) -> Iterator[Callable[[str], None]]:
+        """Shows that something is under way: a spinner on a terminal, else a plain line. Yields
+        what changes the words of the spinner."""
         if not self.human:
-            yield
+            yield _ignore
         elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
             from rich.console import Console
 
             console = Console(stderr=True, highlight=False)
-            with console.status(text, spinner="dots" if _encodes(sys.stderr, "⠋") else "line"):
-                yield
+            spinner = "dots" if _encodes(sys.stderr, "⠋") else "line"
+            with console.status(text, spinner=spinner) as status:
+                yield status.update
         else:
             _write(sys.stderr, text + " ...")
-            yield
+            yield _ignore
 
     def confirm(self, question: str, flag: str) -> None:
         """Asks; raises unless the answer is yes. Where nobody can answer, names the flag."""
@@ -171,6 +173,10 @@ def _squeeze(widths: list[int], headers: list[int], room: int) -> list[int]:
 
 def _one_line(cell: str) -> str:
     return " ".join(str(cell).split()) if "\n" in str(cell) else str(cell)
+
+
+def _ignore(_text: str) -> None:
+    return
 
 
 def _encodes(stream: TextIO, text: str) -> bool:

@@ -6,7 +6,6 @@ refuses, each with its remedy) and `failures` (what went wrong with a job).
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import pathlib
@@ -145,10 +144,7 @@ class AsyncClient:
         """Packs a working folder and sends what the server has not got; its digest."""
         from windlass.sdk import workdir
 
-        planned = await asyncio.to_thread(workdir.plan, os.fspath(folder))
-        with await asyncio.to_thread(workdir.pack, planned) as packed:
-            await workdir.upload(self.store, self.namespace, packed)
-            return packed.digest
+        return await workdir.send(self.store, self.namespace, os.fspath(folder))
 
     async def request(
         self, method: str, path: str, body: Any = None, query: Sequence[tuple[str, str]] = ()

@@ -1,7 +1,8 @@
 """A working folder becomes an archive that is named by its content, and goes to the server once.
 
 `plan` looks at the folder and says what would go and what would not; `pack` writes the archive;
-`upload` sends what the server has not got, and goes on where an earlier upload stopped.
+`upload` sends what the server has not got, and goes on where an earlier upload stopped; `send` does
+all of it.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ import dataclasses
 import gzip
 import hashlib
 import io
+import itertools
 import os
 import stat
 import tarfile
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, cast
 
 from windlass.store import errors
 
@@ -31,6 +34,8 @@ _TRIES = 6
 
 Progress = Callable[[int, int], None]
 """Bytes that are there, bytes in all."""
+Stopped = Callable[[], bool]
+"""Whether nobody wants it any more: a thread cannot be interrupted."""
 
 
 class WorkdirError(Exception):
@@ -79,7 +84,8 @@ class Plan:
 
     def summary(self) -> str:
         """`12 files, 34 KiB; left out: data/ (1.2 GiB), ...`"""
-        said = f"{len(self.files)} files, {human(self.bytes)}"
+        count = len(self.files)
+        said = f"{count} {'file' if count == 1 else 'files'}, {human(self.bytes)}"
         if not self.left_out:
             return said
         named = ", ".join(f"{each.path} ({human(each.size)})" for each in self.left_out[:3])
@@ -102,13 +108,27 @@ class Packed:
         self.file.close()
 
 
-def plan(folder: Path | str, *, most_bytes: int = MOST_BYTES, most_files: int = MOST_FILES) -> Plan:
-    """What goes along, by .gitignore and .windlassignore. Refuses more than the limits."""
+def plan(
+    folder: Path | str,
+    *,
+    most_bytes: int = MOST_BYTES,
+    most_files: int = MOST_FILES,
+    stopped: Stopped = lambda: False,
+) -> Plan:
+    """What goes along, by .gitignore and .windlassignore. Refuses more than the limits, and looks
+    no further than it must for that: somebody may have named the root of a disk."""
     root = Path(folder).expanduser()
     if not root.is_dir():
         raise WorkdirError(f"{folder} is not a folder; name one with --workdir")
-    walk = _Walk(root.resolve(), most_files)
-    files = tuple(walk.run())
+    walk = _Walk(root.resolve(), most_files, stopped)
+    enough = 2 * most_files + LISTED
+    try:
+        files = tuple(itertools.islice(walk.run(), enough))
+    except OSError as problem:
+        raise WorkdirError(
+            f"{problem.filename} cannot be read: {problem.strerror}; leave it out in "
+            ".windlassignore, or choose a folder of your own"
+        ) from problem
     ignored = sorted(walk.left_out, key=lambda each: (-each.size, each.path))
     made = Plan(walk.root, files, tuple(ignored))
     if made.bytes > most_bytes or len(files) > most_files:
@@ -116,7 +136,7 @@ def plan(folder: Path | str, *, most_bytes: int = MOST_BYTES, most_files: int = 
     return made
 
 
-def pack(planned: Plan) -> Packed:
+def pack(planned: Plan, stopped: Stopped = lambda: False) -> Packed:
     """The archive: the same content gives the same digest, wherever and whenever it is packed."""
     file = tempfile.TemporaryFile(prefix="windlass-workdir-")  # noqa: SIM115 - handed on
     try:
@@ -125,7 +145,7 @@ def pack(planned: Plan) -> Packed:
             tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as tar,
         ):
             for entry in planned.files:
-                _add(tar, planned.folder, entry)
+                _add(tar, planned.folder, entry, stopped)
         size = file.tell()
         file.seek(0)
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -170,22 +190,22 @@ async def upload(
 async def send(
     server: Server,
     namespace: str,
-    folder: Path,
-    say: Callable[[str], None] = lambda _text: None,
+    folder: Path | str,
     *,
     most_bytes: int = MOST_BYTES,
-    most_files: int = MOST_FILES,
+    on_plan: Callable[[Plan], None] = lambda _plan: None,
     progress: Progress = lambda _done, _all: None,
 ) -> str:
-    """The digest of a folder that the server then has."""
-    planned = await asyncio.to_thread(
-        plan, folder, most_bytes=most_bytes, most_files=most_files
-    )  # fmt: skip
-    say(f"{folder}: {planned.summary()}")
-    with await asyncio.to_thread(pack, planned) as packed:
-        fresh = await upload(server, namespace, packed, progress)
-        say(f"uploaded {human(packed.size)}" if fresh else "the server has it already")
-        return packed.digest
+    """The digest of a folder that the server then has. When it is cancelled, so is the packing."""
+    gone = threading.Event()
+    try:
+        planned = await asyncio.to_thread(plan, folder, most_bytes=most_bytes, stopped=gone.is_set)
+        on_plan(planned)
+        with await asyncio.to_thread(pack, planned, gone.is_set) as packed:
+            await upload(server, namespace, packed, progress)
+            return packed.digest
+    finally:
+        gone.set()
 
 
 def human(count: int) -> str:
@@ -203,10 +223,11 @@ def human(count: int) -> str:
 class _Walk:
     """Through the folder, with the ignore files of every folder on the way."""
 
-    def __init__(self, root: Path, most_files: int) -> None:
+    def __init__(self, root: Path, most_files: int, stopped: Stopped) -> None:
         import pathspec  # late: only who packs a folder pays for it
 
         self.root = root
+        self._stopped = stopped
         self.left_out: list[Entry] = []
         self._spec = pathspec.GitIgnoreSpec
         self._most = most_files
@@ -217,14 +238,10 @@ class _Walk:
 
     def _folder(self, below: str, specs: list[tuple[str, Any]]) -> Iterator[Entry]:
         """In the order of names, so that the archive does not depend on the disk."""
+        _unless(self._stopped)
         here = self.root / below
         specs = [*specs, *self._read_specs(here, below)]
-        try:
-            listed = sorted(os.scandir(here), key=lambda entry: entry.name)
-        except OSError as problem:
-            raise WorkdirError(
-                f"{here} cannot be read: {problem.strerror}; leave it out in .windlassignore"
-            ) from problem
+        listed = sorted(os.scandir(here), key=lambda entry: entry.name)
         for entry in listed:
             path = f"{below}{entry.name}"
             if entry.is_dir(follow_symlinks=False):
@@ -274,10 +291,17 @@ def _weight(folder: Path, most: int) -> int:
     return total
 
 
+def _unless(stopped: Stopped) -> None:
+    if stopped():
+        raise WorkdirError("nobody waits for it any more")
+
+
 def _too_much(made: Plan, most_bytes: int, most_files: int) -> WorkdirError:
     listed = "\n".join(f"  {human(each.size):>9}  {each.path}" for each in made.largest())
+    more = " and more" if len(made.files) > 2 * most_files else ""
+    seen = f"{len(made.files)} files{more}"
     return WorkdirError(
-        f"{made.folder} has {len(made.files)} files with {human(made.bytes)}, more than "
+        f"{made.folder} has {seen} with {human(made.bytes)}, more than "
         f"{most_files} files or {human(most_bytes)}. The largest:\n{listed}\nLeave out what the "
         "job does not need with a line in .windlassignore, mount large data with --mount, or "
         "raise the limit with --workdir-limit"
@@ -287,7 +311,20 @@ def _too_much(made: Plan, most_bytes: int, most_files: int) -> WorkdirError:
 # --- packing
 
 
-def _add(tar: tarfile.TarFile, root: Path, entry: Entry) -> None:
+class _Reading:
+    """A file that is read until nobody wants it any more."""
+
+    def __init__(self, file: IO[bytes], stopped: Stopped) -> None:
+        self._file = file
+        self._stopped = stopped
+
+    def read(self, size: int = -1) -> bytes:
+        _unless(self._stopped)
+        return self._file.read(size)
+
+
+def _add(tar: tarfile.TarFile, root: Path, entry: Entry, stopped: Stopped) -> None:
+    _unless(stopped)
     path = root / entry.path.rstrip("/")
     try:
         found = path.lstat()
@@ -304,7 +341,7 @@ def _add(tar: tarfile.TarFile, root: Path, entry: Entry) -> None:
             content = path.read_bytes() if found.st_size < PIECE else None
             info.size = len(content) if content is not None else found.st_size
             with io.BytesIO(content) if content is not None else path.open("rb") as file:
-                tar.addfile(info, file)
+                tar.addfile(info, cast("IO[bytes]", _Reading(file, stopped)))
     except OSError as problem:
         raise WorkdirError(
             f"{path} cannot be read: {problem.strerror or problem}; leave it out in .windlassignore"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import tarfile
 from collections.abc import Mapping
@@ -169,10 +170,38 @@ async def test_only_what_the_server_has_not_got_is_sent(tmp_path: Path) -> None:
     make(tmp_path, **{"a.py": "1"})
     server = FakeServer()
     first = await workdir.send(server, "team", tmp_path)
-    said: list[str] = []
-    assert await workdir.send(server, "team", tmp_path, said.append) == first
+    assert await workdir.send(server, "team", tmp_path) == first
     assert server.pieces == 1
-    assert said[-1] == "the server has it already"
+
+
+async def test_packing_ends_when_nobody_waits_for_it_any_more(tmp_path: Path) -> None:
+    """Ctrl-C: a thread that packs on would keep the program from ending."""
+    with (tmp_path / "endless").open("wb") as file:
+        file.truncate(1 << 40)
+    planned = asyncio.Event()
+    sending = asyncio.create_task(
+        workdir.send(
+            FakeServer(), "team", tmp_path, most_bytes=1 << 41, on_plan=lambda _: planned.set()
+        )
+    )
+    await planned.wait()
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    await asyncio.get_running_loop().shutdown_default_executor()
+
+
+def test_what_nobody_wants_is_not_looked_at(tmp_path: Path) -> None:
+    with pytest.raises(workdir.WorkdirError, match="nobody waits"):
+        workdir.plan(make(tmp_path, a="1"), stopped=lambda: True)
+
+
+def test_a_whole_disk_is_refused_without_looking_at_all_of_it(tmp_path: Path) -> None:
+    make(tmp_path, **{f"d{n}__f": "x" for n in range(50)})
+    looks: list[int] = []
+    with pytest.raises(workdir.WorkdirError, match="28 files and more"):
+        workdir.plan(tmp_path, most_files=9, stopped=lambda: bool(looks.append(1)))
+    assert len(looks) < 20
 
 
 async def test_an_upload_goes_on_where_it_stopped(
