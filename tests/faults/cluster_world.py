@@ -200,7 +200,7 @@ class World:
     def check(self) -> None:
         found = cluster_checker.problems(
             self.rest, self.kubelets.played.values(), self.expected, sizes=self.sizes,
-            elastic=[name for name in self.expected if name.startswith("elastic")],
+            elastic={name for name in self.sizes if name.startswith("elastic")},
             half_for=HALF_FOR,
         )  # fmt: skip
         found += [f"a node was given too much: {each}" for each in self.kubelets.refused.values()]
@@ -216,7 +216,6 @@ class World:
             PATIENCE,
         )
         self.expected.clear()
-        self.sizes.clear()
 
     # --- faults
 
