@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from windlass.kinds import kubernetes, quantity, reasons, run
+from windlass.kinds import hostpods, kubernetes, quantity, reasons, run
 
 DEVICE_PREFIX = "windlass.dev/"
 """Device kinds are extended resources of nodes and pods: `windlass.dev/gpu`."""
@@ -225,6 +225,18 @@ def placed_on(pod: kubernetes.Pod, node: str, devices: list[str]) -> kubernetes.
         told[ANNOTATION_DEVICES] = ",".join(devices)
     metadata = msgspec.structs.replace(pod.metadata, annotations=told)
     return msgspec.structs.replace(pod, spec=spec, metadata=metadata)
+
+
+def granted_devices(pod: kubernetes.Pod) -> list[str]:
+    """The devices that its node gave a pod, as the node names them: `nvidia.com/gpu/GPU-8f1e`."""
+    told = (pod.metadata.annotations or {}).get(hostpods.GRANTED)
+    if told is None:
+        return []
+    try:
+        granted = msgspec.json.decode(told, type=dict[str, list[str]])
+    except msgspec.MsgspecError:
+        return []
+    return [f"{resource}/{name}" for resource in sorted(granted) for name in granted[resource]]
 
 
 def restart_of(pod: kubernetes.Pod) -> int:

@@ -111,7 +111,7 @@ def _starting(view: View) -> Plan:
     ready = [m for m in wanted if m in present and members.has_started(present[m])]
     if ready and len(ready) == len(wanted) and not _outdated(view):
         # Also when all have ended meanwhile: a run that succeeds has run, and its history says so.
-        words = f"{len(ready)} running"
+        words = f"{len(ready)} running{_whose_choice(view)}"
         return Plan(move=Move("Running", Reason.MEMBERS_RUNNING, words, members=view.sizes))
     early = _shrink(view) or _outcome(view) or _left(view)
     if early is not None:
@@ -164,7 +164,35 @@ def _running(view: View) -> Plan:
     sizes = view.sizes
     if not missing and any(sizes[role] > started.get(role, 0) for role in sizes):
         return Plan(note={"members": sizes})
+    granted = _granted(view)
+    if granted is not None:
+        return Plan(note={"granted": granted})
     return _keep_whole(view, missing, late.wake)
+
+
+def _whose_choice(view: View) -> str:
+    """Where links or nearness of devices matter, and the node's plug-in chooses which they are."""
+    if not view.setting.engine.images:
+        return ""
+    several = any((d.count or 1) > 1 for r in view.owner.spec.roles for d in r.devices or ())
+    held = any(member.devices for member in view.wanted.values())
+    matters = held and (several or view.owner.spec.placement.bundle is not None)
+    return "; which devices each member got is its node's choice" if matters else ""
+
+
+def _granted(view: View) -> dict[str, list[str] | None] | None:
+    """What nodes gave to members, once all that hold devices were told; None: nothing new. As a
+    merge patch: who is gone goes."""
+    found: dict[str, list[str] | None] = {}
+    for (role, index), member in view.wanted.items():
+        pod = view.present.get((role, index))
+        names = members.granted_devices(pod) if pod else []
+        if names:
+            found[f"{role}/{index}"] = names
+        elif member.devices:
+            return None
+    known = view.owner.status.granted or {}
+    return dict.fromkeys(known) | found if found != known else None
 
 
 def _stopping(view: View) -> Plan:

@@ -434,6 +434,7 @@ def status_patch(owner: run.Run, move: runmachine.Move, now: datetime.datetime) 
             "members": None,
             "restarts": 0,
             "restarted": None,
+            "granted": None,
             "restartedAt": None,
         }
     return patch

@@ -23,6 +23,10 @@ kept when its pods are gone, closed to other namespaces."""
 PROGRESS: Final = "windlass.dev/progress"
 """Annotation, written by the agent: what the job last said of its progress, as JSON."""
 
+GRANTED: Final = "windlass.dev/granted-devices"
+"""Annotation, written by the agent on a cluster's node: which devices kubelet gave the pod, as
+JSON: resource -> ids."""
+
 PROGRESS_VARIABLE: Final = "WINDLASS_PROGRESS"
 """Environment variable: the file that a job writes its progress to. The agent sets it if the pod
 does not."""

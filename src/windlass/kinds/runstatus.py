@@ -152,6 +152,9 @@ class RunStatus(Struct):
     held: Annotated[list[Held], Meta(max_length=HELD)] | None = None
     """Room that it holds, and that earlier attempts held which the ledger has not yet written
     down. Absent where there is no ledger."""
+    granted: dict[str, list[str]] | None = None
+    """By member, `role/index`, the devices that its node gave it, as the node names them, where
+    the node chooses and says so."""
     avoid: Annotated[list[str], Meta(max_length=AVOIDED)] | None = None
     """Nodes on which this run failed through no fault of its own: tried last."""
     progress: Progress | None = None

@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.control import build
 from windlass.control import (
+    members,
     podrender,
     quotas,
     records,
@@ -21,7 +22,7 @@ from windlass.control import (
     volumes,
 )
 from windlass.core import constraints, facts
-from windlass.kinds import clusterkinds, kubernetes, meta, run, times
+from windlass.kinds import clusterkinds, hostpods, kubernetes, meta, run, times
 from windlass.kinds.reasons import Reason
 
 NOW = times.parse("2026-01-01T10:00:00Z").timestamp()
@@ -230,3 +231,37 @@ def test_a_run_does_not_start_on_a_node_that_closed():
     closed = runmachine.plan(dataclasses.replace(view, closed="n1"))
     assert closed.move is None
     assert closed.wake
+
+
+# --- devices that nodes choose --------------------------------------------------------------------
+
+
+def with_devices(*granted: str | None, **spec: Any) -> runview.View:
+    """A Run of two members with two devices each; what their pods say that they were given."""
+    device = run.Device(kind="gpu", count=2)
+    owner = build.a_run("job", build.role(replicas=2, devices=[device]), **spec)
+    phase = "Running" if granted else "Starting"
+    owner = build.assigned(build.in_phase(owner, phase), devices=["x.com/gpu/0", "x.com/gpu/1"])
+    pods = [build.pod(owner, index=index) for index in range(2)]
+    for pod, told in zip(pods, granted, strict=False):
+        if told:
+            pod.metadata.annotations[hostpods.GRANTED] = told
+    return runview.View(owner, pods, 1, times.from_unix(NOW))
+
+
+def test_devices_that_the_node_chose_are_noted_when_all_are_known():
+    assert runmachine.plan(with_devices('{"x.com/gpu": ["A", "B"]}', None)).note is None
+    view = with_devices('{"x.com/gpu": ["A", "B"]}', '{"x.com/gpu": ["C", "D"]}')
+    granted = {
+        "worker/0": ["x.com/gpu/A", "x.com/gpu/B"],
+        "worker/1": ["x.com/gpu/C", "x.com/gpu/D"],
+    }
+    assert runmachine.plan(view).note == {"granted": granted}
+    view.owner.status.granted = granted
+    assert runmachine.plan(view).note is None
+    assert members.granted_devices(with_devices("nonsense").pods[0]) == []
+
+
+def test_where_links_matter_the_status_says_that_the_node_chose():
+    move = runmachine.plan(with_devices()).move
+    assert move.message == "2 running; which devices each member got is its node's choice"
