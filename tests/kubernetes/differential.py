@@ -61,8 +61,8 @@ def node(dice: Dice, name: str) -> Json:
     if dice.maybe(0.3):
         amounts["hugepages-2Mi"] = dice.choice(("64Mi", "512Mi"))
     taints = [
-        {"key": key, "value": value, "effect": dice.choice(EFFECTS)}
-        for key, value in dice.some(TAINTS, 2)
+        {"key": key, "value": value, "effect": effect}
+        for (key, value), effect in zip(dice.some(TAINTS, 2), dice.sample(EFFECTS, 2), strict=False)
     ]
     return {
         "apiVersion": "v1",

@@ -141,7 +141,8 @@ def _judge_spreads(
         ids = cluster.domain(spread.key)
         eligible = counted[spread.required] & _eligible(cluster, role, spread)
         asked = ((spread.match, frozenset((unit.namespace,))),)
-        there = crowd.matching(asked, with_leaving=False)
+        # As Kubernetes has it: a selector without any condition counts nobody.
+        there = crowd.matching(asked, with_leaving=False) if spread.match else {}
         sums = _by_domain(cluster, ids, there, eligible)
         present = np.unique(ids[eligible])
         fewest = int(sums[present].min()) if len(present) else 0
