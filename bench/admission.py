@@ -158,7 +158,7 @@ async def _come(plane: Plane, mimic: Mimic, queue: str, each: Class, part: int) 
         await asyncio.sleep(max(0.0, begun + number * each.every - time.perf_counter()))
         name = f"{each.name}-{queue}-{number}"
         mimic.created[name] = time.perf_counter()
-        await plane.make(path, [_run(name, queue, each)])
+        await plane.post(path, _run(name, queue, each))
 
 
 def _run(name: str, queue: str, each: Class) -> Json:

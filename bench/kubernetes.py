@@ -54,13 +54,14 @@ class Plane:
 
         async def some() -> None:
             for body in left:
-                status, _, answer = await self.store.raw(
-                    "POST", path, body=msgspec.json.encode(body)
-                )
-                if status != 201:
-                    raise SystemExit(f"{path}: {status} {answer[:300]!r}")
+                await self.post(path, body)
 
         await asyncio.gather(*(some() for _ in range(AT_ONCE)))
+
+    async def post(self, path: str, body: Json) -> None:
+        status, _, answer = await self.store.raw("POST", path, body=msgspec.json.encode(body))
+        if status != 201:
+            raise SystemExit(f"{path}: {status} {answer[:300]!r}")
 
     async def add_nodes(self, count: int, **amounts: str) -> None:
         has = {"cpu": "128", "memory": "2Ti", "pods": "110", "nvidia.com/gpu": "8", **amounts}
