@@ -21,10 +21,24 @@ Rule = tuple[tuple[str, ...], tuple[str, ...]]
 
 _VOLUMES = ("persistentvolumeclaims", "persistentvolumes", "storageclasses.storage.k8s.io")
 
+_GANG_SIZES = (
+    "jobs.batch",
+    "jobsets.jobset.x-k8s.io",
+    "podgroups.scheduling.x-k8s.io",
+    "podgroups.scheduling.sigs.k8s.io",
+    *(f"{kind}jobs.kubeflow.org" for kind in ("pytorch", "tf", "mpi", "xgboost", "paddle", "jax")),
+)
+
 CLUSTER: dict[str, tuple[Rule, ...]] = {
     names.SCHEDULER: (
         (_READ, ("nodes", "pods", "runs.windlass.dev", "queues.windlass.dev")),
         (_READ, ("resourcequotas", *_VOLUMES)),
+        # Pods of other people that ask for us: their neighbours, budgets and places.
+        (_READ, ("namespaces", "poddisruptionbudgets.policy")),
+        (("create",), ("pods/binding", "pods/eviction")),
+        (("patch",), ("pods/status",)),
+        # Who says how many pods a gang has.
+        (("get",), _GANG_SIZES),
         (("patch",), ("runs.windlass.dev/status", "queues.windlass.dev/status")),
         (("create", "patch"), ("events",)),
     ),
