@@ -1,0 +1,155 @@
+"""The ledger's laws, for any history: sums, no overlaps, and that telling twice changes nothing."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.properties.settings import cases
+from tests.unit.ledger import history
+from windlass.ledger import accounting, schema, sharing, verifying
+from windlass.ledger.book import Book
+from windlass.ledger.facts import DAY
+
+
+@cases(300, 20_000)
+@given(st.integers(0, 10**6), st.lists(st.integers(0, 10**6), max_size=12))
+def test_sharers_never_pay_more_than_the_device_and_all_of_it_where_they_want_more(wall, claims):
+    paid = sharing.split(wall, claims)
+    assert sum(paid) == min(wall, sum(claims))
+    assert all(0 <= part <= claim for part, claim in zip(paid, claims, strict=True))
+    if sum(claims) > wall:  # in proportion, to the last unit
+        total = sum(claims)
+        assert all(abs(p * total - wall * c) < total for p, c in zip(paid, claims, strict=True))
+
+
+_SPANS = st.lists(
+    st.tuples(st.integers(0, 40), st.integers(1, 30), st.integers(0, 900), st.integers(0, 10**6)),
+    max_size=8,
+)
+
+
+@cases(300, 20_000)
+@given(_SPANS, st.lists(st.tuples(st.integers(1, 15), st.integers(0, 5), st.integers(0, 1000)),
+                        max_size=4), st.integers(0, 60))  # fmt: skip
+def test_a_bill_is_what_counting_every_second_gives_and_may_be_cut_anywhere(spans, there, cut):
+    spells, at = [], 0
+    for length, away, rate in there:
+        spells.append((at, at + length, rate))
+        at += length + away
+    listed = [sharing.Span(i, a, a + n, c, p) for i, (a, n, c, p) in enumerate(spans)]
+    whole = sharing.bill(spells, listed, 0, 80)
+    assert sum(s.cost for s in whole.shares.values()) + whole.idle == whole.wall
+    counted, wall = dict.fromkeys(range(len(listed)), 0), 0
+    for second in range(80):
+        rate = next((r for a, b, r in spells if a <= second < b), None)
+        here = [s for s in listed if s.started <= second < s.ended]
+        if rate is not None:
+            wall += rate
+            for span, paid in zip(here, sharing.split(rate, [s.claim for s in here]), strict=True):
+                counted[span.key] += paid
+    assert whole.wall == wall
+    assert {key: share.cost for key, share in whole.shares.items()} == {
+        key: cost for key, cost in counted.items() if key in whole.shares
+    }
+    parts = sharing.bill(spells, listed, 0, cut), sharing.bill(spells, listed, cut, 80)
+    assert sum(part.idle for part in parts) == whole.idle
+    for key, share in whole.shares.items():
+        both = [part.shares[key] for part in parts if key in part.shares]
+        assert sum(each.cost for each in both) == share.cost
+        assert sum(each.held for each in both) == share.held
+
+
+def _lived(book: Book, steps: list[tuple[str, int, int, int]]) -> history.Platform:
+    platform = history.Platform()
+    platform.tell(book)
+    for action, number, choice, wait in steps:
+        platform.step(action, number, choice, wait)
+        if action in ("tell", "node", "price"):  # nodes and prices are only what the ledger saw
+            platform.tell(book)
+    platform.tell(book)
+    return platform
+
+
+def _rows(book: Book) -> list[tuple[object, ...]]:
+    with book.engine.connect() as connection:
+        found: list[tuple[object, ...]] = []
+        for table in (schema.interval, schema.open_interval, schema.presence, schema.open_presence):
+            names = [column for column in table.c if column.name != "id"]
+            found += sorted(map(tuple, connection.execute(sa.select(*names))), key=str)
+        return found
+
+
+def test_any_history_adds_up_overlaps_nowhere_and_may_be_told_again(make):
+    @cases(25, 3000)
+    @given(history.steps())
+    def law(steps):
+        book = make()
+        platform = _lived(book, steps)
+        verdict = verifying.verify(book, history.START - 50, platform.now + 50)
+        assert verdict.difference == 0
+        assert verdict.overlaps == []
+        gpus = {}
+        account = accounting.between(book, history.START - 50, platform.now)
+        for (who, kind, *_), total in account.sums.items():
+            if kind == "gpu":
+                gpus[who.team] = gpus.get(who.team, 0) + total.held
+        truth = {team: held for team, held in history.device_seconds(platform).items() if held}
+        assert {team: held for team, held in gpus.items() if held} == truth
+        before = _rows(book)
+        platform.tell(book)
+        platform.tell(book)
+        assert _rows(book) == before
+        book.close()
+
+    law()
+
+
+def test_settled_days_say_the_same_as_intervals_and_late_news_is_counted(make):
+    @cases(15, 1500)
+    @given(history.steps())
+    def law(steps):
+        book, platform = make(), history.Platform()
+        platform.tell(book)
+        for action, number, choice, wait in steps:
+            platform.step(action, number, choice, wait)
+            if action in ("node", "price"):
+                platform.tell(book)
+        platform.now = max(platform.now, history.MIDNIGHT + 700)
+        # The day before is added up although nothing of the runs was told yet.
+        accounting.settle(book, history.MIDNIGHT)
+        platform.tell(book)
+        accounting.settle(book, history.MIDNIGHT)
+        verdict = verifying.verify(book, history.MIDNIGHT - DAY, platform.now)
+        assert verdict.holds, verdict
+        book.close()
+
+    law()
+
+
+def test_a_ledger_that_missed_steps_writes_what_one_that_saw_all_writes(make):
+    @cases(15, 1500)
+    @given(history.steps())
+    def law(steps):
+        diligent, lazy = make(), make()
+        platform = history.Platform()
+        for book in (diligent, lazy):
+            platform.tell(book)
+        for action, number, choice, wait in steps:
+            platform.step(action, number, choice, wait)
+            if action in ("node", "price"):
+                platform.copy().tell(lazy)
+            # A copy each: the status forgets only what the ledger has that is told.
+            platform.copy().tell(diligent)
+        platform.copy().tell(lazy)
+        platform.copy().tell(diligent)
+        ends = [
+            accounting.between(book, 0, platform.now + 5, by_run=True) for book in (diligent, lazy)
+        ]
+        assert ends[0].sums == ends[1].sums
+        assert ends[0].hardware == ends[1].hardware
+        for book in (diligent, lazy):
+            book.close()
+
+    law()
