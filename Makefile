@@ -53,6 +53,7 @@ kubernetes-binaries: setup ## build the Kubernetes control plane once into the c
 .PHONY: test
 test: check ## every layer this machine can run; .ci/run calls it
 	@if command -v go > /dev/null; then $(BIN)/python -m tests.harness.build; fi
+	@$(BIN)/python -m tests.harness.postgres
 	@$(BIN)/python -m tests.harness.kubelet
 	@$(BIN)/pytest -n 2 --dist loadgroup -m "not frameworks"
 	@$(MAKE) --no-print-directory frameworks

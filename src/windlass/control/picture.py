@@ -200,14 +200,14 @@ class Picture:
         seen: set[str] = set()
         while name in self._queues and name not in seen:
             seen.add(name)
-            if self._queues[name].spec.stop == "drain":
+            if snapshots.is_drained(self._queues[name]):
                 return True
             name = self._queues[name].spec.parent or ""
         return False
 
     def drained(self) -> list[Run]:
         """Preemptible Runs that hold room in queues that are being drained."""
-        if not any(each.spec.stop == "drain" for each in self._queues.values()):
+        if not any(snapshots.is_drained(each) for each in self._queues.values()):
             return []
         held = (self._runs.get(uid) for uid in self._told if self.is_drained(uid))
         return [owner for owner in held if owner is not None and owner.spec.preemptible]

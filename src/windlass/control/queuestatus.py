@@ -145,7 +145,10 @@ def changes(each: queue.Queue, status: queue.QueueStatus, now: datetime.datetime
         since = before.last_transition_time if before and same else times.seconds(now)
         conditions.append(msgspec.structs.replace(condition, last_transition_time=since))
     if old.observed_generation == each.metadata.generation and old == msgspec.structs.replace(
-        status, observed_generation=old.observed_generation, conditions=conditions
+        status,
+        observed_generation=old.observed_generation,
+        conditions=conditions,
+        budget=old.budget,  # the ledger's to tell
     ):
         return {}
     return {

@@ -97,7 +97,17 @@ def read_queues(listed: Iterable[queue.Queue]) -> list[facts.Queue]:
     return [read_queue(each, is_parent=each.name in parents) for each in found]
 
 
+def is_drained(each: queue.Queue) -> bool:
+    """Whether what runs in it is stopped, too."""
+    budget = each.status.budget
+    used_up = each.spec.budget is not None and budget is not None and budget.state == "Stopped"
+    return each.spec.stop == "drain" or used_up
+
+
 def _paused(each: queue.Queue) -> tuple[Reason, str] | None:
+    budget = each.status.budget if each.spec.budget is not None else None
+    if each.spec.stop is None and budget is not None and budget.state in ("Held", "Stopped"):
+        return Reason.BUDGET_EXHAUSTED, f"queue {each.name}: {budget.message}"
     if each.spec.stop is None:
         return None
     word = "paused" if each.spec.stop == "hold" else "being drained"

@@ -99,8 +99,8 @@ ABOUT: Final[dict[Reason, About]] = {
     Reason.BUDGET_EXHAUSTED: About(
         "team",
         "The queue's budget for this period is used up.",
-        "Wait for the next period, or have the queue's budget raised.",
-        "kubectl get queue NAME -o yaml",
+        "Wait for the next period, have the budget raised, or have an administrator override it.",
+        "windlass budget show NAME",
     ),
     Reason.WAITING_FOR_DATA: About(
         "nobody",

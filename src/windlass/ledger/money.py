@@ -21,6 +21,12 @@ def micros(amounts: Sequence[int]) -> list[int]:
     return found
 
 
+def plain(nano: int) -> str:
+    """Nano-units as a plain decimal number, to the micro-unit: `12.345678`."""
+    micro = (nano + MICRO // 2) // MICRO
+    return f"{micro // UNIT}.{micro % UNIT:06d}"
+
+
 def text(micro: int, currency: str = "") -> str:
     """`1,234.56 EUR`; the smallest amounts with all their digits."""
     places = 2 if abs(micro) >= 10_000 or micro == 0 else 6

@@ -116,7 +116,7 @@ class _Kept(sets.Set):
         return
 
     def loops(self) -> sets.Loops:
-        return {self.name: self._run}
+        return {self.name: self._run, "budgets": self._budgets}
 
     async def _run(self) -> None:
         book = await self._opened()
@@ -131,6 +131,12 @@ class _Kept(sets.Set):
                 # A defect here must not end the term of those who schedule.
                 log.exception("the ledger stopped and is started again")
                 await asyncio.sleep(_PAUSE)
+
+    async def _budgets(self) -> None:
+        book = await self._opened()
+        from windlass.ledger.budgets import Budgets
+
+        await Budgets(self._store, self._seen.queues, book, self._registry).run()
 
     async def _opened(self) -> Book:
         told = ""
