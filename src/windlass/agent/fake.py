@@ -31,6 +31,7 @@ log = logging.getLogger("windlass.agent.fake")
 
 _RETRY = 1.0
 _WORDS = "pretended: this node is not there, nothing was started for: "
+_WITHOUT_END = " (it goes on until it is stopped; pass -a windlass.dev/pretend=30 for 30 s)"
 
 
 def plan(pod: kubernetes.Pod) -> tuple[float | None, int]:
@@ -170,7 +171,8 @@ class _Words:
         response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
         await response.prepare(request)
         moment = f"{pod.status.start_time} " if request.query.get("timestamps") == "true" else ""
-        await response.write(f"{moment}{_WORDS}{'; '.join(words)}\n".encode())
+        end = _WITHOUT_END if plan(pod)[0] is None else ""
+        await response.write(f"{moment}{_WORDS}{'; '.join(words)}{end}\n".encode())
         while request.query.get("follow") == "true" and pod is not None:
             if pod.status.phase in ("Succeeded", "Failed"):
                 break

@@ -34,6 +34,7 @@ ALLOWED: dict[str, frozenset[str]] = {
 _SHORT = frozenset({Reason.WAITING_FOR_CAPACITY, Reason.WAITING_FOR_DATA})
 """What a Run that has room is told while its pods cannot be made."""
 _NOT_YET = "not all members run yet: "
+_BY_USER = "stopped by its user"
 _PREPARING_AFTER = 1.0
 """Seconds after which it is told that an environment is being made: most are there already."""
 _LOOK_AGAIN = 5.0
@@ -89,7 +90,7 @@ def _queued(view: View) -> Plan:
     if owner.metadata.deletion_timestamp:
         return Plan(move=_end(view, Reason.USER_STOPPED, "deleted"))
     if owner.spec.stop:
-        return Plan(move=_end(view, Reason.USER_STOPPED, "stopped by spec.stop"))
+        return Plan(move=_end(view, Reason.USER_STOPPED, _BY_USER))
     if view.older:
         return _clear(view, view.older)
     wanted = view.wanted
@@ -244,7 +245,7 @@ def _stop_wanted(view: View) -> Move | None:
     if owner.metadata.deletion_timestamp:
         return _stop_or_end(view, Reason.USER_STOPPED, "deleted")
     if owner.spec.stop:
-        return _stop_or_end(view, Reason.USER_STOPPED, "stopped by spec.stop")
+        return _stop_or_end(view, Reason.USER_STOPPED, _BY_USER)
     if owner.spec.suspend:
         return _stop_or_end(view, Reason.SUSPENDED, "held by spec.suspend")
     if eviction is not None and eviction.keep_members is None:
