@@ -22,6 +22,7 @@ from tests.harness.road import Road
 
 Json = dict[str, Any]
 USER, NAMESPACE = "windlass", "default"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 RUNS = f"/apis/windlass.dev/v1alpha1/namespaces/{NAMESPACE}/runs"
 LEASE_SECONDS = 15.0
 START_LIMIT = 45.0
@@ -29,6 +30,8 @@ START_LIMIT = 45.0
 HALF_FOR = START_LIMIT + 90.0
 """Seconds after which half a gang must be gone even if leaders were lost meanwhile: its own limit,
 a lease, a pause of etcd, and what a slow machine adds."""
+SILENT = 80.0
+"""Seconds that a node is not heard of: longer than it takes to count as lost."""
 PATIENCE = 240.0
 
 
@@ -134,6 +137,26 @@ class World:
         self.expected[name], self.sizes[name] = phase, size
         return name
 
+    def submit_pods(self, client: rest.Rest) -> None:
+        """Somebody else's gang, placed by the same scheduler through bindings."""
+        self._count += 1
+        name, size = f"others-{self._count}", self.random.randint(2, 4)
+        told = {
+            "windlass.dev/gang": name, "windlass.dev/gang-size": str(size),
+            "windlass.dev/gang-timeout": f"{START_LIMIT:.0f}s",
+            players.RUN_FOR: f"{self.random.uniform(0.5, 6):.1f}",
+        }  # fmt: skip
+        requests = {"cpu": "1", "memory": "64Mi"}
+        container = {"name": "main", "image": "none", "resources": {"requests": requests}}
+        for number in range(size):
+            body = {
+                "metadata": {"name": f"{name}-{number}", "annotations": told},
+                "spec": {"schedulerName": "windlass", "restartPolicy": "Never",
+                         "automountServiceAccountToken": False, "containers": [container]},
+            }  # fmt: skip
+            self.persist(lambda b=body: client.post(PODS, b).status in (201, 409))
+        self.sizes[f"gang {name}"] = size
+
     KINDS = ("single", "gang", "gpus", "elastic", "failing", "urgent", "peers")
 
     def _kinds(self) -> dict[str, Callable[[], tuple[Json, str, int]]]:
@@ -182,7 +205,7 @@ class World:
         """Until every Run has ended, as far as it should."""
 
         def left() -> list[str]:
-            listed = self.rest.get(RUNS).json["items"]
+            listed = self.rest.get(RUNS).json["items"] + self.rest.get(PODS).json["items"]
             return [
                 f"{each['metadata']['name']}: {each.get('status')}"
                 for each in listed
@@ -210,14 +233,22 @@ class World:
         """Deletes every Run; nothing of them stays."""
         for each in self.rest.get(RUNS).json["items"]:
             self.rest.delete(f"{RUNS}/{each['metadata']['name']}")
+        for each in self.rest.get(PODS).json["items"]:
+            if not each["metadata"].get("ownerReferences"):
+                self.rest.delete(f"{PODS}/{each['metadata']['name']}")
         rest.eventually(
             "nothing is left behind",
             lambda: not (cluster_checker.leftovers(self.rest, NAMESPACE)),
             PATIENCE,
         )
         self.expected.clear()
+        self.kubelets.forget()
 
     # --- faults
+
+    def wait_a_moment(self) -> None:
+        """Faults come at any point of what goes on, not at its beginning."""
+        time.sleep(self.random.uniform(0, 4))
 
     def leader(self, name: str) -> Part | None:
         alive = [part for part in self.parts if part.name == name and part.process.alive]
@@ -227,8 +258,11 @@ class World:
         """kill -9 of whoever leads; it is started again, as a Deployment would."""
         part = self.leader(name) or self.random.choice([p for p in self.parts if p.name == name])
         part.process.kill()
+        began = time.monotonic()
         time.sleep(self.random.uniform(0, 2))
         part.start()
+        rest.eventually(f"a {name} leads again", lambda: self.leader(name), PATIENCE)
+        print(f"  another {name} led after {time.monotonic() - began:.1f} s")
 
     def pause_leader(self, name: str) -> None:
         """Past its lease; then it comes back and believes for a moment that nothing happened."""
@@ -277,7 +311,7 @@ class World:
         """Somebody else writes into Runs and pods all the time."""
         over = time.monotonic() + 8
         while time.monotonic() < over:
-            for path in (RUNS, f"/api/v1/namespaces/{NAMESPACE}/pods"):
+            for path in (RUNS, PODS):
                 with contextlib.suppress(OSError, ValueError, KeyError):
                     for each in self.rest.get(path).json["items"]:
                         note = {"test/noted": str(self.random.random())}
@@ -294,6 +328,21 @@ class World:
         self.persist(lambda: self.rest.delete(f"/api/v1/nodes/{node}").status in (200, 404))
         self.add_node(f"{node}x")
 
+    def silence_node(self) -> None:
+        """One is cut off: its members run on, and nobody hears of them. It comes back when they
+        were given up."""
+        node = self.random.choice(sorted({each.node for each in self.kubelets.running()}) or ["n4"])
+        self.kubelets.silent.add(node)
+        self._mark(node, "Unknown")
+        time.sleep(SILENT)
+        self.kubelets.hear(node)
+        self._mark(node, "True")
+
+    def _mark(self, node: str, ready: str) -> None:
+        path, condition = f"/api/v1/nodes/{node}/status", {"type": "Ready", "status": ready}
+        body = {"status": {"conditions": [condition]}}
+        self.persist(lambda: self.rest.strategic(path, body).status in (200, 404))
+
     def jump_clock(self) -> None:
         self.clock.write_text(str(self.random.choice((-7200, -600, 600, 7200))))
 
@@ -309,6 +358,7 @@ class World:
         "throttled": throttle,
         "others write": write_between,
         "node lost": lose_node,
+        "node silent": silence_node,
         "clock jumps": jump_clock,
     }
 
@@ -325,7 +375,11 @@ class Load(threading.Thread):
         client = rest.from_kubeconfig(self.world.plane.kubeconfig)
         try:
             for _ in range(self.count):
-                self.world.submit(client, self.world.random.choice(World.KINDS))
+                kind = self.world.random.choice((*World.KINDS, "others"))
+                if kind == "others":
+                    self.world.submit_pods(client)
+                else:
+                    self.world.submit(client, kind)
                 time.sleep(self.world.random.uniform(0.05, 0.9))
         except BaseException as failure:
             self.failure = failure

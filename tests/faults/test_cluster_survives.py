@@ -28,6 +28,7 @@ def campaign(folder: Path, seed: int, replicas: int, faults: list[str], runs: in
             print(f"seed {seed}, {replicas} replicas: {fault}")
             load = cluster_world.Load(world, runs)
             load.start()
+            world.wait_a_moment()
             world.FAULTS[fault](world)
             load.join()
             assert load.failure is None, load.failure

@@ -53,6 +53,7 @@ class Played:
     name: str
     node: str
     run: str
+    """Its Run, or the gang of somebody else's pods that it is of."""
     attempt: int
     member: str
     asks: dict[str, float]
@@ -98,6 +99,15 @@ class Players(threading.Thread):
     def running(self) -> list[Played]:
         with self._lock:
             return [each for each in self.played.values() if each.ended is None]
+
+    def forget(self) -> None:
+        """What has ended was looked at."""
+        with self._lock:
+            self.played = {u: each for u, each in self.played.items() if each.ended is None}
+
+    def hear(self, node: str) -> None:
+        """A silent node is heard again."""
+        self.silent.discard(node)
 
     def power_off(self, node: str) -> None:
         with self._lock:
@@ -153,12 +163,14 @@ class Players(threading.Thread):
             reason = f"OutOf{short}" if short else self.refusing[name]
             self._refuse(pod, reason)
             return
+        gang = f"gang {_annotations(pod).get('windlass.dev/gang', uid)}"
         devices = tuple(filter(None, _annotations(pod).get("windlass.dev/devices", "").split(",")))
         with self._lock:
             self.played[uid] = Played(
-                uid, pod["metadata"]["name"], name, labels.get("windlass.dev/run", ""),
+                uid, pod["metadata"]["name"], name, labels.get("windlass.dev/run", gang),
                 int(labels.get("windlass.dev/attempt", -1)),
-                f"{labels.get('windlass.dev/role')}/{labels.get('windlass.dev/index')}",
+                "/".join(labels.get(f"windlass.dev/{part}", pod["metadata"]["name"])
+                         for part in ("role", "index")),
                 asks, devices, time.monotonic(),
             )  # fmt: skip
         self._report(pod, "Running")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
 
 import pytest
 
 from tests.contract.objects import ok
 from tests.harness import deviceplugin, images, kubelet
+from tests.harness.processes import Process
 from tests.harness.rest import eventually
 from windlass.agent import granted
 from windlass.kinds import hostpods, kubernetes
-from windlass.store import connect
 
 pytestmark = pytest.mark.kubelet
 
@@ -45,7 +46,8 @@ def start(cluster: kubelet.Cluster, node: kubelet.Node, name: str, count: int) -
         "resources": {"limits": limits},
     }  # fmt: skip
     body = {
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "labels": {"windlass.dev/run": name}},
         "spec": {"nodeName": node.name, "restartPolicy": "Never", "containers": [container],
                  "terminationGracePeriodSeconds": 0},
     }  # fmt: skip
@@ -57,29 +59,41 @@ def start(cluster: kubelet.Cluster, node: kubelet.Node, name: str, count: int) -
     )
 
 
-async def test_what_kubelet_gave_is_written_on_the_pod_once(
-    cluster: kubelet.Cluster, node: kubelet.Node
+def held_by(cluster: kubelet.Cluster, name: str) -> list[str]:
+    """What a pod says that it was given."""
+    pod = ok(cluster.plane.rest.get(f"{PODS}/{name}"))
+    told = json.loads(pod["metadata"].get("annotations", {}).get(hostpods.GRANTED, "{}"))
+    found: list[str] = told.get(RESOURCE, [])
+    return found
+
+
+def test_the_agent_writes_on_pods_what_kubelet_gave_them(
+    cluster: kubelet.Cluster, node: kubelet.Node, tmp_path: Path
 ) -> None:
+    command = [
+        sys.executable, "-m", "windlass.agent", "cluster", "--node", node.name,
+        "--kubeconfig", cluster.plane.kubeconfig, "--logs", node.path("/var/log/pods"),
+        "--state", tmp_path / "state", "--kubelet", node.path("/var/lib/kubelet"),
+    ]  # fmt: skip
+    agent = Process("agent", command, tmp_path / "agent.log")
     for name, count in (("one", 1), ("two", 2), ("none", 0)):
         start(cluster, node, name, count)
-    store = connect.open_store(str(cluster.plane.kubeconfig))
+    agent.start()
     try:
-        agent = granted.Devices(node.path(f"/var/lib/kubelet/{granted.SOCKET}"), store)
-        for _ in range(2):
-            await agent.look((await store.list(kubernetes.Pod, "default")).items)
+        one, two = (
+            eventually(f"{name} is told", lambda n=name: held_by(cluster, n), 60)
+            for name in ("one", "two")
+        )
     finally:
-        await store.close()
-    held: dict[str, Any] = {}
+        agent.stop()
+    assert sorted((len(one), len(two))) == [1, 2]
+    assert sorted(one + two) == sorted(DEVICES)
+    assert held_by(cluster, "none") == []
     for name in ("one", "two", "none"):
-        pod = ok(cluster.plane.rest.get(f"{PODS}/{name}"))
-        held[name] = json.loads(pod["metadata"].get("annotations", {}).get(hostpods.GRANTED, "{}"))
         cluster.plane.rest.delete(f"{PODS}/{name}")
-    assert held["none"] == {}
-    assert [len(held[name][RESOURCE]) for name in ("one", "two")] == [1, 2]
-    assert sorted(held["one"][RESOURCE] + held["two"][RESOURCE]) == sorted(DEVICES)
 
 
-async def test_a_kubelet_that_cannot_be_asked_keeps_nobody(tmp_path: Any) -> None:
+async def test_a_kubelet_that_cannot_be_asked_keeps_nobody(tmp_path: Path) -> None:
     """Its socket is there and nobody listens."""
     (tmp_path / "kubelet.sock").touch()
     pod = kubernetes.Pod(

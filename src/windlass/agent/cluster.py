@@ -1,8 +1,9 @@
 """The agent on a node of Kubernetes: `python -m windlass.agent cluster --node NAME`.
 
 Kubelet runs the pods. This keeps what kubelet does not: the logs of Runs' pods beyond the pods
-(`agent.held`), and what jobs say of their progress, with the same code as when embedded. It is a
-DaemonSet; all that it holds lies on the node, so it may be killed at any moment.
+(`agent.held`), which devices they got (`agent.granted`), and what jobs say of their progress, with
+the same code as when embedded. It is a DaemonSet; all that it holds lies on the node, so it may be
+killed at any moment.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import time
 import urllib.parse
 from pathlib import Path
 
-from windlass.agent import changes, held, progress
+from windlass.agent import changes, granted, held, progress
 from windlass.kinds import hostpods, kubernetes, run, times
 from windlass.store import connect, errors
 from windlass.store.kubernetes.access import KubeconfigError
@@ -79,9 +80,7 @@ async def _serve(options: argparse.Namespace) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     options.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     store = connect.open_store(options.kubeconfig)
-    agent = Agent(
-        store, options.node, held.Held(options.state, options.logs), options.kubelet / "pods"
-    )
+    agent = Agent(store, options.node, held.Held(options.state, options.logs), options.kubelet)
     working = asyncio.create_task(agent.run())
     stopping = asyncio.create_task(stop.wait())
     try:
@@ -96,10 +95,12 @@ async def _serve(options: argparse.Namespace) -> None:
 
 
 class Agent:
-    def __init__(self, store: KubernetesStore, node: str, logs: held.Held, pods: Path) -> None:
+    def __init__(self, store: KubernetesStore, node: str, logs: held.Held, kubelet: Path) -> None:
+        """`kubelet`: its folder."""
         self._store = store
         self._logs = logs
-        self._folder = pods
+        self._devices = granted.Devices(kubelet / granted.SOCKET, store)
+        self._folder = kubelet / "pods"
         """Where kubelet has the volumes of pods."""
         self._pods = Reflector(
             store,
@@ -149,6 +150,7 @@ class Agent:
                 self._jobs[pod.uid] = job
         for uid in self._jobs.keys() - here:
             self._jobs.pop(uid).cancel()
+        await self._devices.look(pods)
         for entry in await asyncio.to_thread(self._logs.entries):
             if entry.record["uid"] not in here:
                 await self._send(entry)

@@ -67,9 +67,11 @@ class Devices:
 async def ask(socket: Path) -> dict[tuple[str, str], Granted]:
     """(namespace, pod) -> its devices, as kubelet knows them now; OSError if it cannot be asked."""
     # Imported late: most nodes have no devices.
-    import grpc
-    import grpc.aio
-
+    try:
+        import grpc
+        import grpc.aio
+    except ImportError as problem:
+        raise OSError(f"{problem}; install windlass[node]") from problem
     async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
         call: Any = channel.unary_unary(_LIST, response_deserializer=read_list)
         try:

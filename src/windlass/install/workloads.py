@@ -128,6 +128,7 @@ def agents(options: Options) -> Iterator[Object]:
             "name": "volumes", "mountPath": "/var/lib/kubelet/pods", "readOnly": True,
             "mountPropagation": "HostToContainer",
         },
+        {"name": "devices", "mountPath": "/var/lib/kubelet/pod-resources", "readOnly": True},
     ]  # fmt: skip
     template = _pod(options, names.AGENT, word, container)
     spec = template["spec"]
@@ -141,6 +142,10 @@ def agents(options: Options) -> Iterator[Object]:
         {
             "name": "volumes",
             "hostPath": {"path": "/var/lib/kubelet/pods", "type": "Directory"},
+        },
+        {
+            "name": "devices",
+            "hostPath": {"path": "/var/lib/kubelet/pod-resources", "type": "DirectoryOrCreate"},
         },
     ]  # fmt: skip
     yield {
