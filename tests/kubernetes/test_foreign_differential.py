@@ -56,7 +56,7 @@ class Judge:
         self._reflectors: list[Reflector[Any]] = [
             Reflector(store, kubernetes.Node, on_event=self._see_node),
             Reflector(store, kubernetes.Pod, on_event=self._see_pod),
-            Reflector(store, kubernetes.Namespace, on_event=self.seen.see_namespace),
+            Reflector(store, kubernetes.Namespace, on_event=self.seen.book.see_namespace),
         ]
 
     async def __aenter__(self) -> Judge:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness import rest
 from tests.harness.control_plane import ControlPlane
 from tests.harness.plugin import CRDS
-from tests.kubernetes.foreignpods import World, gang, node, pod
+from tests.kubernetes.foreignpods import Json, World, gang, node, pod
 from windlass.control import views
 
 pytestmark = pytest.mark.kubernetes
@@ -81,3 +82,62 @@ def test_a_gang_starts_whole_or_not_at_all(world: World) -> None:
     world.remove("first-0")
     assert world.is_bound("second-0")
     assert world.is_bound("second-1")
+
+
+def a_budget(name: str, app: str, least: int) -> Json:
+    return {
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": name},
+        "spec": {"minAvailable": least, "selector": {"matchLabels": {"app": app}}},
+    }  # fmt: skip
+
+
+def a_class(name: str, value: int, policy: str = "PreemptLowerPriority") -> Json:
+    return {
+        "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": value,
+        "metadata": {"name": name}, "preemptionPolicy": policy,
+    }  # fmt: skip
+
+
+def test_more_important_pods_take_room_from_less_important_ones_as_far_as_budgets_allow(
+    world: World,
+) -> None:
+    path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    world.make(path, a_class("high", 1000), a_class("patient", 900, "Never"))
+    budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+    world.make(budgets, a_budget("firm", "kept", 1))
+    world.add_nodes(node("n1", cpu="4"))
+    grace = {"terminationGracePeriodSeconds": 0}
+    world.submit(pod("kept", {"labels": {"app": "kept"}}, {"cpu": "2"}, **grace))
+    world.submit(pod("loses", {"labels": {"app": "loses"}}, {"cpu": "2"}, **grace))
+    assert world.is_bound("kept")
+    assert world.is_bound("loses")
+    for name in ("kept", "loses"):
+        status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        world.rest.merge(f"{world.pods()}/{name}/status", {"status": status})
+    world.submit(pod("patient", requests={"cpu": "2"}, priorityClassName="patient"))
+    world.why("patient", "WaitingForCapacity")
+    world.submit(pod("high", requests={"cpu": "2"}, priorityClassName="high"))
+    # Without a kubelet nobody ends the victim's processes; the API server lets go of it at once.
+    assert world.is_bound("high") == "n1"
+    assert world.node_of("kept") == "n1"
+    assert world.rest.get(f"{world.pods()}/loses").status == 404
+    world.submit(pod("second", requests={"cpu": "2"}, priorityClassName="high"))
+    world.why("second", "WaitingForCapacity")
+    assert world.node_of("kept") == "n1"
+
+
+def test_a_gang_that_cannot_be_completed_in_time_is_evicted_as_a_whole(world: World) -> None:
+    world.add_nodes(node("n1", cpu="4"), node("n2", cpu="4"))
+    short = {"windlass.dev/gang-timeout": "1s"}
+    pods = gang("g", 2, requests={"cpu": "4"}, annotations=short, terminationGracePeriodSeconds=0)
+    world.submit(*pods)
+    assert {world.is_bound("g-0"), world.is_bound("g-1")} == {"n1", "n2"}
+    lost = world.node_of("g-1")
+    world.submit(
+        pod("theirs", requests={"cpu": "4"}, nodeName=lost, schedulerName="other"),
+    )
+    world.remove("g-1")
+    world.submit(pods[1])
+    rest.eventually(
+        "the rest of the gang is gone", lambda: world.rest.get(f"{world.pods()}/g-0").status == 404
+    )

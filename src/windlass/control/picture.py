@@ -25,6 +25,7 @@ from windlass.store.reflector import Change
 T = TypeVar("T", bound=meta.Object)
 K = TypeVar("K", str, tuple[str, str])
 Fact = facts.Unit | facts.Running
+Nomination = facts.Nomination
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -112,14 +113,6 @@ class Picture:
                 return  # older than what we wrote: ours is on its way
             del self._ours[after.uid]
         self._changed_runs.add(_put(self._runs, before, after, lambda owner: owner.uid))
-
-    def see_namespace(
-        self, _: Change, before: kubernetes.Namespace | None, after: kubernetes.Namespace | None
-    ) -> None:
-        changed = after or before
-        assert changed is not None, "a change has an object before or after it"  # noqa: S101
-        labels = None if after is None else after.metadata.labels or {}
-        self.book.put_namespace(changed.name, labels)
 
     def see_engine(
         self, _: Change, __: kubernetes.ConfigMap | None, after: kubernetes.ConfigMap | None
@@ -246,10 +239,11 @@ class Picture:
         gatherings: set[str] = set()
         for uid in sorted(self.book.changed):
             gatherings |= self.book.gather(uid)
-            self._tell_pod(uid, touched, units)
+            nominations += self._tell_pod(uid, touched, units)
         for key in sorted(gatherings):
             gang = self.book.read_gang(key, self._homes, now)
             self._tell(key, gang, touched, units)
+            nominations += self._nominated(key, self.book.nomination(gang))
         for node in sorted(touched & self._unnamed.keys()):
             self._fill_in(node, units)
         self._changed_runs.clear()
@@ -419,13 +413,16 @@ class Picture:
         made = None
         if owner is not None and isinstance(fact, facts.Unit):
             made = snapshots.read_nomination(owner, fact)
-        known = self._nominations.get(uid)
+        return self._nominated(uid, made)
+
+    def _nominated(self, key: str, made: Nomination | None) -> list[state.Event]:
+        known = self._nominations.get(key)
         if made == known:
             return []
         if made is None:
-            del self._nominations[uid]
-            return [state.NominationGone(uid)]
-        self._nominations[uid] = made
+            del self._nominations[key]
+            return [state.NominationGone(key)]
+        self._nominations[key] = made
         return [state.Nominated(made)]
 
     def _holds_all(self, uid: str) -> bool:
@@ -468,8 +465,11 @@ class Picture:
             return self._homes.get(owner.namespace, snapshots.DEFAULT_QUEUE)
         return name
 
-    def _tell_pod(self, uid: str, touched: set[str], units: dict[str, state.Event]) -> None:
+    def _tell_pod(
+        self, uid: str, touched: set[str], units: dict[str, state.Event]
+    ) -> list[state.Event]:
         key, fact = f"{podunits.POD}{uid}", self._read_pod(uid)
+        nominations = self._nominated(key, self.book.nomination(fact))
         known = self._told.get(key)
         if isinstance(known, facts.Running):
             self._forget_unnamed(known.seats[0].node, key)
@@ -479,8 +479,9 @@ class Picture:
             self._unnamed.setdefault(node, {})[key] = fact
             touched.add(node)
             if node in self._told_nodes:
-                return  # told with the devices that are found for it
+                return nominations  # told with the devices that are found for it
         self._tell(key, fact, touched, units)
+        return nominations
 
     def _read_pod(self, uid: str) -> Fact | None:
         """What a pod is by itself: somebody who waits, or room that is taken."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from windlass.control import foreign, gangs, members, podunits
+from windlass.control import budgets, foreign, gangs, members, podunits
 from windlass.core import facts
-from windlass.kinds import kubernetes
+from windlass.kinds import clusterkinds, kubernetes
+from windlass.store.reflector import Change
 
 Fact = facts.Unit | facts.Running
 
@@ -42,6 +43,7 @@ class PodBook:
         self._gang_of: dict[str, str] = {}
         """Uid of a pod -> the key of its gang's unit."""
         self._namespaces: dict[str, dict[str, str]] = {}
+        self._budgets = budgets.Budgets()
 
     # --- what is seen and written -----------------------------------------------------------------
 
@@ -80,8 +82,12 @@ class PodBook:
             self.pods[pod.uid] = pod
             self.changed.add(pod.uid)
 
-    def put_namespace(self, name: str, labels: dict[str, str] | None) -> None:
+    def see_namespace(
+        self, _: Change, before: kubernetes.Namespace | None, after: kubernetes.Namespace | None
+    ) -> None:
         """Only labels count, and only for pods that select namespaces by them."""
+        name = after.name if after is not None else before.name if before is not None else ""
+        labels = None if after is None else after.metadata.labels or {}
         if labels == self._namespaces.get(name):
             return
         if labels is None:
@@ -92,6 +98,17 @@ class PodBook:
         self.changed.update(
             uid for uid, pod in self.pods.items() if foreign.selects_namespaces(pod)
         )
+
+    def see_budget(
+        self,
+        _: Change,
+        before: clusterkinds.PodDisruptionBudget | None,
+        after: clusterkinds.PodDisruptionBudget | None,
+    ) -> None:
+        changed = after or before
+        assert changed is not None, "a change has an object before or after it"  # noqa: S101
+        key = changed.namespace, changed.name
+        self.changed |= self._budgets.put(key, after, self.pods.values())
 
     def ours_changed(self) -> None:
         """Which queue they are in may be another."""
@@ -142,7 +159,8 @@ class PodBook:
             return None
         if uid in self._gang_of and _names_devices(pod):
             return None
-        return self._reader.holding(pod, queue_name, protected=False)
+        protected = bool(queue_name) and self._budgets.protects(pod)
+        return self._reader.holding(pod, queue_name, protected=protected)
 
     def read_gang(self, key: str, homes: Mapping[str, str], now: float) -> Fact | None:
         gathering = self._gangs[key]
@@ -152,13 +170,32 @@ class PodBook:
             return None
         mine = [pod for pod in listed if not pod.spec.node_name or _names_devices(pod)]
         queue_name = podunits.queue_of(min(listed, key=lambda pod: pod.name), homes)
-        read = self._reader.gang(gathering.gang, mine, queue_name, now, protected=False)
+        bound = [pod for pod in mine if budgets.is_evictable(pod)]
+        protected = any(self._budgets.protects(pod) for pod in bound)
+        read = self._reader.gang(gathering.gang, mine, queue_name, now, protected=protected)
         gathering.seats = read.seats
         if read.since is None:
             gathering.since = None
         elif gathering.since is None or read.since < now:
             gathering.since = read.since
         return read.fact
+
+    def nomination(self, fact: Fact | None) -> facts.Nomination | None:
+        """Room that is being freed for a unit of pods that waits, as their statuses say."""
+        if not isinstance(fact, facts.Unit):
+            return None
+        roles = {role.name: role for role in fact.roles}
+        seats = []
+        for (role, index), uid in sorted(self.seats_of(fact.key).items()):
+            pod = self.pods.get(uid)
+            if pod is None or not pod.status.nominated_node_name:
+                continue
+            told = (pod.metadata.annotations or {}).get(members.ANNOTATION_NOMINATED, "")
+            names = [name for name in told.split(",") if name]
+            if len(names) == sum(request.count for request in roles[role].devices):
+                grants = tuple(facts.Grant(name) for name in names)
+                seats.append(facts.Seat(role, index, pod.status.nominated_node_name, grants))
+        return facts.Nomination(fact.key, tuple(seats)) if seats else None
 
 
 def version(obj: kubernetes.Pod) -> int:

@@ -32,6 +32,8 @@ from windlass.store import client, errors
 from windlass.store.reflector import Reflector
 
 T = TypeVar("T")
+Beside = tuple[Reflector[kubernetes.Namespace], Reflector[clusterkinds.PodDisruptionBudget]]
+"""What only pods of other people look at."""
 D = TypeVar("D", facts.Placement, facts.Eviction)
 log = logging.getLogger(__name__)
 
@@ -79,7 +81,7 @@ class Scheduler:
         engine: Reflector[kubernetes.ConfigMap] | None = None,
         claims: Claims | None = None,
         quotas: Reflector[clusterkinds.ResourceQuota] | None = None,
-        namespaces: Reflector[kubernetes.Namespace] | None = None,
+        beside: Beside | None = None,
         epoch: int,
         policy: facts.Policy = POLICY,
         levels: snapshots.Levels = snapshots.LEVELS,
@@ -125,7 +127,7 @@ class Scheduler:
         if engine is not None:
             engine.add_handler(self._picture.see_engine)
             engine.add_handler(self._wake)
-        self._watch_limits(claims, quotas, namespaces)
+        self._watch_limits(claims, quotas, beside)
 
     async def run(self) -> None:
         """Decides whenever something changed, until cancelled."""
@@ -178,12 +180,15 @@ class Scheduler:
         self,
         claims: Claims | None,
         quotas: Reflector[clusterkinds.ResourceQuota] | None,
-        namespaces: Reflector[kubernetes.Namespace] | None,
+        beside: Beside | None,
     ) -> None:
         """What only some engines have, and what only pods of other people look at."""
-        if namespaces is not None:
-            namespaces.add_handler(self._picture.see_namespace)
+        if beside is not None:
+            namespaces, budgets = beside
+            namespaces.add_handler(self._picture.book.see_namespace)
+            budgets.add_handler(self._picture.book.see_budget)
             namespaces.add_handler(self._wake)
+            budgets.add_handler(self._wake)
         if quotas is not None:
             quotas.add_handler(self._picture.see_quota)
             quotas.add_handler(self._wake)

@@ -72,7 +72,7 @@ class Scheduler(Set):
             engine=seen.engine,
             claims=(seen.claims, seen.volumes, seen.classes),
             quotas=seen.quotas,
-            namespaces=seen.namespaces,
+            beside=(seen.namespaces, seen.budgets),
             epoch=epoch,
             registry=registry,
         )

@@ -87,6 +87,10 @@ class Views:
         return self._keep_if("admission", clusterkinds.ResourceQuota)
 
     @functools.cached_property
+    def budgets(self) -> Reflector[clusterkinds.PodDisruptionBudget]:
+        return self._keep_if("admission", clusterkinds.PodDisruptionBudget)
+
+    @functools.cached_property
     def scheduler_lease(self) -> Reflector[kubernetes.Lease]:
         return self._keep(self._one(kubernetes.Lease, SCHEDULER_LEASE))
 

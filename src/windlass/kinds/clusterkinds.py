@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import msgspec
 
+from windlass.kinds import placing
 from windlass.kinds.kubernetes import ObjectReference, Quantities
 from windlass.kinds.meta import Object, Struct
 from windlass.kinds.resources import Resource
@@ -186,3 +187,33 @@ class ResourceQuota(Object):
     )
     spec: ResourceQuotaSpec = msgspec.field(default_factory=ResourceQuotaSpec)
     """How much."""
+
+
+# --- disruptions -------------------------------------------------------------------------------
+
+
+class PodDisruptionBudgetSpec(Struct):
+    """Which pods must not all go at once."""
+
+    selector: placing.LabelSelector | None = None
+    """The pods; none if absent."""
+
+
+class PodDisruptionBudgetStatus(Struct):
+    """How things stand with a budget."""
+
+    disruptions_allowed: int = 0
+    """How many of the pods may be evicted now."""
+
+
+class PodDisruptionBudget(Object):
+    """How many of a set of pods may be evicted at a time; pods/eviction asks it."""
+
+    resource: ClassVar = Resource(
+        "policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", namespaced=True,
+        short_names=("pdb",), subresources=("status",),
+    )  # fmt: skip
+    spec: PodDisruptionBudgetSpec = msgspec.field(default_factory=PodDisruptionBudgetSpec)
+    """Which pods."""
+    status: PodDisruptionBudgetStatus = msgspec.field(default_factory=PodDisruptionBudgetStatus)
+    """How things stand."""
