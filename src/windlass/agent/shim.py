@@ -35,6 +35,8 @@ from windlass.agent import endings, procfs, sandbox, shimlog
 
 SHIM, EXIT, STOP, CONTROL = "shim.json", "exit.json", "stop.json", "control"
 _PACKET = 1 << 17
+_NO_ROOM = 0.5
+"""Seconds after which a disk that was full is tried again."""
 _STDIN_ROOM = 1 << 20
 
 
@@ -235,8 +237,16 @@ class Shim:
         self._log.close()
 
     def _record(self, started: str, ending: dict[str, Any]) -> None:
-        times = {"startedAt": started, "finishedAt": shimlog.now()}
-        procfs.write_durably(self._folder / EXIT, {**ending, **times})
+        told = {**ending, "startedAt": started, "finishedAt": shimlog.now()}
+        while True:
+            try:
+                procfs.write_durably(self._folder / EXIT, told)
+                break
+            except OSError as problem:
+                if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                # Without a record it would count as lost, and be run again: we wait for room.
+                time.sleep(_NO_ROOM)
         with contextlib.suppress(OSError):
             (self._folder / CONTROL).unlink()
         sandbox.leave_groups(self._order.get("cgroups") or ())

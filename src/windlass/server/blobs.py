@@ -278,7 +278,10 @@ def _size(path: Path) -> int | None:
 
 
 def _no_space() -> NoSpace:
-    return NoSpace("the disk of the server is full; free some space there, then submit again")
+    return NoSpace(
+        f"the disk of the server is full, or would be: {SPARE_BYTES >> 20} MiB stay free there; "
+        "free some space, then submit again"
+    )
 
 
 def _sync_folder(folder: Path) -> None:

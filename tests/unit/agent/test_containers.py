@@ -4,11 +4,13 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.unit.agent import nodes
 from windlass.agent import containers, procfs, shim, shimlog
 from windlass.agent.containers import Container, Order
 from windlass.agent.nursery import Nursery
@@ -46,10 +48,10 @@ async def ended(container: Container) -> containers.Observed:
     return container.observe()
 
 
-async def there(path: Path) -> None:
+async def there(path: Path, least: int = 1) -> None:
     """Waits for a file that a job makes."""
     async with asyncio.timeout(30):
-        while not _filled(path):
+        while not _filled(path, least):
             await asyncio.sleep(0.01)
 
 
@@ -269,5 +271,27 @@ def _alive(pid: int) -> bool:
     return procfs.is_alive(procfs.identify(pid)) if Path(f"/proc/{pid}").exists() else False
 
 
-def _filled(path: Path) -> bool:
-    return path.exists() and path.stat().st_size > 0
+def _filled(path: Path, least: int) -> bool:
+    return path.exists() and path.stat().st_size >= least
+
+
+@pytest.fixture
+def small_disk(folder):
+    disk = folder / "small"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", disk], check=True)
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+@nodes.as_root
+async def test_how_it_ended_is_told_once_the_disk_has_room_again(small_disk):
+    """The job itself filled it. Without its record it would be taken for lost and run again."""
+    container = Container(small_disk, "main")
+    await begin(container, order(f"cat /dev/zero > {small_disk}/big; exit 3", small_disk))
+    await there(small_disk / "big")
+    (start,) = small_disk.rglob(shim.SHIM)
+    await there(start.with_name("exit.json.new"), least=0)
+    assert container.observe().state == "running"
+    (small_disk / "big").unlink()
+    assert (await ended(container)).exit_code == 3
