@@ -56,13 +56,15 @@ class Manager:
             for each in chosen
         ]
         self._started = started
+        self._seen: views.Views | None = None
         self._leading = registry.gauge("windlass_leading", "1 while this process leads.", ["set"])
         for each in chosen:
             self._leading.set(each.name, to=0)
 
     def trouble(self) -> str:
         """Why this process neither leads nor stands by; "" when it does."""
-        return next((each.trouble for each in self._elections if each.trouble), "")
+        found = next((each.trouble for each in self._elections if each.trouble), "")
+        return found or (self._seen.trouble() if self._seen is not None else "")
 
     async def run(self) -> None:
         """Until cancelled. A defect in a controller ends the term, not the process."""
@@ -81,7 +83,7 @@ class Manager:
         await self._elections[len(terms)].run(lambda term: self._lead([*terms, term]))
 
     async def _work(self, terms: Sequence[leader.Term]) -> None:
-        seen = views.Views(self._store)
+        seen = self._seen = views.Views(self._store)
         made = [
             each(leader.Guarded(self._store, term), seen, term.epoch, self._registry)
             for each, term in zip(self._chosen, terms, strict=True)
@@ -97,5 +99,6 @@ class Manager:
                         for name, loop in each.loops().items():
                             group.create_task(loop(), name=name)
         finally:
+            self._seen = None
             for each in made:
                 self._leading.set(each.name, to=0)

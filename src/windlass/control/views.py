@@ -119,6 +119,13 @@ class Views:
     ) -> None:
         await self._stop()
 
+    def trouble(self) -> str:
+        """Why something cannot be read just now; "" when all is."""
+        for reflector in self._asked:
+            if reflector.last_error is not None:
+                return f"cannot read: {reflector.last_error.message}"
+        return ""
+
     def _keep(self, made: Reflector[T]) -> Reflector[T]:
         if self._entered:
             raise RuntimeError("ask for what is watched before the watching begins")

@@ -24,8 +24,11 @@ _PLURALS = {
     "PriorityClass": "priorityclasses",
     "APIService": "apiservices",
     "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
 }
 """Kinds whose plural is not the small name with an s."""
+_FROM_1_36 = ("MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding")
+"""Kinds that older clusters do not serve; docs/kubernetes.md says what is missing there."""
 _THEIRS = ("Queue",)
 """Kinds that are made if they are not there and never touched again: they are the users'."""
 
@@ -118,6 +121,8 @@ async def _apply(store: KubernetesStore, obj: Object, *, dry_run: bool) -> Outco
         store, "PATCH", path, obj, [*query, ("dryRun", "All")] if dry_run else query,
         content_type="application/apply-patch+yaml",
     )  # fmt: skip
+    if after is None and obj["kind"] in _FROM_1_36:
+        return "absent"
     if after is None:
         raise errors.NotFound(f"the cluster does not know the kind {obj['kind']} of {path}")
     if before is None:

@@ -12,7 +12,6 @@ _SHARES = 40
 """As kube-scheduler's own level; a plain ServiceAccount shares one level with everybody's."""
 _PRECEDENCE = 700
 """Before the level of all service accounts (9000) and the system's own (800)."""
-_USERS = "windlass-users"
 
 
 def namespaces() -> Iterator[Object]:
@@ -77,53 +76,77 @@ def priorities() -> Iterator[Object]:
 
 
 def admission() -> Iterator[Object]:
-    """Nobody hands in work in another's name: what the embedded server checks itself."""
-    ours = f"system:serviceaccount:{names.SYSTEM}:{names.CONTROLLERS}"
-    api = "admissionregistration.k8s.io/v1"
-    yield {
-        "apiVersion": api, "kind": "ValidatingAdmissionPolicy",
-        "metadata": names.metadata(_USERS, "policies"),
-        "spec": {
-            "failurePolicy": "Fail",
-            "matchConstraints": {
-                "resourceRules": [
-                    {
-                        "apiGroups": ["windlass.dev"], "apiVersions": ["*"],
-                        "operations": ["CREATE", "UPDATE"], "resources": ["runs", "cronruns"],
-                    }
-                ]
-            },
-            # What CronRuns are made into carries the name of whoever made the CronRun.
+    """Work carries the name of whoever handed it in: what the embedded server sees to itself."""
+    group, controllers = "admissionregistration.k8s.io/v1", rights.ACCOUNTS[names.CONTROLLERS]
+    ours = f"system:serviceaccount:{controllers}:{names.CONTROLLERS}"
+    # What CronRuns are made into carries the name of whoever made the CronRun.
+    not_ours = {"name": "not-ours", "expression": f"request.userInfo.username != '{ours}'"}
+    for kind, resource, path in (
+        ("Run", "runs", ("spec",)),
+        ("CronRun", "cronruns", ("spec", "template", "spec")),
+    ):
+        name = f"windlass-user-of-{resource}"
+        user = f"object.{'.'.join(path)}.user"
+        before = user.replace("object", "oldObject", 1)
+        yield from _policy(group, "Mutating", name, {
+            "matchConstraints": _matching(resource, "CREATE"),
             "matchConditions": [
-                {"name": "not-ours", "expression": f"request.userInfo.username != '{ours}'"},
+                not_ours, {"name": "nobody", "expression": f"!has({user}) || {user} == ''"},
+            ],
+            "failurePolicy": "Fail",
+            "reinvocationPolicy": "Never",
+            "mutations": [
+                {
+                    "patchType": "JSONPatch",
+                    "jsonPatch": {
+                        "expression": f"[JSONPatch{{op: 'add', path: '/{'/'.join(path)}/user', "
+                        "value: request.userInfo.username}]"
+                    },
+                }
+            ],
+        }, {})  # fmt: skip
+        same = f"oldObject != null && has({before}) && {before} == {user}"
+        yield from _policy(group, "Validating", name, {
+            "matchConstraints": _matching(resource, "CREATE", "UPDATE"),
+            "matchConditions": [
+                not_ours,
                 {
                     "name": "not-a-master",
                     "expression": "!('system:masters' in request.userInfo.groups)",
                 },
             ],
-            "variables": [
-                {"name": "user", "expression": _user_of("object")},
-                {
-                    "name": "before",
-                    "expression": f"oldObject == null ? '' : {_user_of('oldObject')}",
-                },
-            ],
+            "failurePolicy": "Fail",
             "validations": [
                 {
-                    "expression": "variables.user == '' || variables.user == variables.before || "
-                    "variables.user == request.userInfo.username",
-                    "messageExpression": "'spec.user must be \"' + request.userInfo.username + "
-                    "'\", the caller; leave it out to have it filled in by the client'",
+                    "expression": f"!has({user}) || {user} == '' || "
+                    f"{user} == request.userInfo.username || ({same})",
+                    "messageExpression": f"'{'.'.join(path)}.user of a {kind} must be \"' + "
+                    "request.userInfo.username + '\", the caller; leave it out to have it "
+                    "filled in'",
                     "reason": "Forbidden",
                 }
             ],
-        },
+        }, {"validationActions": ["Deny"]})  # fmt: skip
+
+
+def _policy(group: str, word: str, name: str, spec: Object, binding: Object) -> Iterator[Object]:
+    yield {
+        "apiVersion": group, "kind": f"{word}AdmissionPolicy",
+        "metadata": names.metadata(name, "policies"), "spec": spec,
     }  # fmt: skip
     yield {
-        "apiVersion": api, "kind": "ValidatingAdmissionPolicyBinding",
-        "metadata": names.metadata(_USERS, "policies"),
-        "spec": {"policyName": _USERS, "validationActions": ["Deny"]},
+        "apiVersion": group, "kind": f"{word}AdmissionPolicyBinding",
+        "metadata": names.metadata(name, "policies"),
+        "spec": {"policyName": name, **binding},
     }  # fmt: skip
+
+
+def _matching(resource: str, *operations: str) -> Object:
+    rule = {
+        "apiGroups": ["windlass.dev"], "apiVersions": ["*"],
+        "operations": list(operations), "resources": [resource],
+    }  # fmt: skip
+    return {"resourceRules": [rule]}
 
 
 def api_service(bundle: str) -> Object:
@@ -142,13 +165,3 @@ def api_service(bundle: str) -> Object:
             "versionPriority": 10,
         },
     }  # fmt: skip
-
-
-def _user_of(what: str) -> str:
-    """CEL: the user of a Run, or of a CronRun's template; '' if there is none."""
-    run = f"{what}.spec"
-    template = f"{what}.spec.template.spec"
-    return (
-        f"{what}.kind == 'CronRun' ? (has({template}.user) ? {template}.user : '') : "
-        f"(has({run}.user) ? {run}.user : '')"
-    )

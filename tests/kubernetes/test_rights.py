@@ -1,0 +1,320 @@
+"""Every part works with exactly its ServiceAccount's rights, and teams do not reach each other.
+
+Real API server with RBAC; each part is a process with the token of its account; people come as
+users whose only rights are RoleBindings to the roles that the installation brings.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.objects import ok
+from tests.harness import rest
+from tests.harness.control_plane import ControlPlane
+from tests.kubernetes.conftest import Cli
+from tests.kubernetes.parts import API, PATIENCE, PLATFORM, Installation, as_user
+from windlass.install import names, rights
+
+pytestmark = pytest.mark.kubernetes
+
+USERS = {"alice": [], "bob": [], "vera": []}
+
+
+@pytest.fixture(scope="module")
+def place(
+    kubernetes_binaries: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installation]:
+    with ControlPlane.start(users=USERS) as plane:
+        made = Installation(plane, tmp_path_factory.mktemp("parts"))
+        made.install()
+        made.add_node()
+        made.add_team("red", "alice")
+        made.add_team("blue", "bob")
+        try:
+            made.start("scheduler")
+            made.start("controllers")
+            made.start_server()
+            yield made
+        finally:
+            made.stop()
+
+
+@pytest.fixture
+def alice(place: Installation) -> Cli:
+    return Cli(place.plane.token_kubeconfig("alice"))
+
+
+@pytest.fixture
+def bob(place: Installation) -> Cli:
+    return Cli(place.plane.token_kubeconfig("bob"))
+
+
+def test_a_person_with_one_kubeconfig_submits_asks_and_sees_the_end(
+    place: Installation, alice: Cli, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("print('hello')\n")
+    alice("submit", "-N", "red", "-n", "mine", "--workdir", str(tmp_path), "--", "true")
+    place.report("red", "mine", phase="Running", podIP="10.0.0.5")
+    running = place.reaches("red", "mine", "Running")
+    assert running["spec"]["user"] == "alice"
+    assert alice.json("ps", "-N", "red")["items"][0]["name"] == "mine"
+    assert alice.json("why", "-N", "red", "mine")["phase"] == "Running"
+    book = as_user(place.plane, "alice").get(f"{PLATFORM}/namespaces/red/runs/mine/addresses")
+    assert ok(book) == {"complete": True, "members": {"worker": ["10.0.0.5"]}}
+    place.report("red", "mine", phase="Succeeded")
+    place.reaches("red", "mine", "Succeeded")
+    assert "true" in alice("submit", "-N", "red", "--dry-run", "--", "true").out
+    assert place.complaints() == []
+
+
+def test_runs_by_the_clock_stops_and_queues_need_no_more(place: Installation, alice: Cli) -> None:
+    alice("cron", "create", "-N", "red", "-n", "often", "--schedule", "* * * * *", "--", "true")
+
+    def made() -> list[str]:
+        listed = ok(place.rest.get(f"{API}/namespaces/red/runs"))["items"]
+        return [each["metadata"]["name"] for each in listed if "often" in each["metadata"]["name"]]
+
+    (name, *_) = rest.eventually("its run is there", made, 2 * PATIENCE)
+    place.report("red", name, phase="Running")
+    place.reaches("red", name, "Running")
+    alice("stop", "-N", "red", name)
+
+    def gone() -> bool:
+        for pod in place.pods("red", name):
+            path = f"/api/v1/namespaces/red/pods/{pod['metadata']['name']}"
+            place.rest.delete(path, {"gracePeriodSeconds": 0})
+        return not place.pods("red", name)
+
+    rest.eventually("its pod was asked to go", gone, PATIENCE)
+    ended = place.reaches("red", name, "Stopped")
+    assert ended["spec"]["user"] == "alice", "its owner's, though the controllers made it"
+    alice("cron", "delete", "-N", "red", "often")
+
+    def counted() -> bool:
+        status = ok(place.rest.get(f"{API}/queues/default")).get("status") or {}
+        return "used" in status or "pending" in status
+
+    rest.eventually("the queue tells what it holds", counted, PATIENCE)
+    assert place.complaints() == []
+
+
+@pytest.mark.parametrize(
+    ("part", "verbs", "resource"),
+    [
+        ("scheduler", ("patch",), "runs.windlass.dev/status"),
+        ("controllers", ("create", "delete"), "pods"),
+        ("controllers", ("patch",), "runs.windlass.dev/status"),
+    ],
+)
+def test_without_one_of_its_rights_a_part_does_not_do_its_work(
+    place: Installation, alice: Cli, part: str, verbs: tuple[str, ...], resource: str
+) -> None:
+    """So what passes above passes because of the rights in the table, and not beside them."""
+    account = f"windlass-{part}"
+    path = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{account}"
+    whole = ok(place.rest.get(path))["rules"]
+    less = [rule for rule in whole if rule != rights._rule(verbs, resource)]
+    assert len(less) == len(whole) - 1
+    ok(place.rest.merge(path, {"rules": less}))
+    name = f"{part}-{verbs[0]}-{resource.partition('.')[0]}"
+    try:
+        rest.eventually(
+            "the right is gone", lambda: not _may(place, account, verbs[0], resource), PATIENCE
+        )
+        before = len(place.complaints())
+        alice("submit", "-N", "red", "-n", name, "--", "true")
+        rest.eventually("it is refused", lambda: len(place.complaints()) > before, PATIENCE)
+    finally:
+        ok(place.rest.merge(path, {"rules": whole}))
+    place.report("red", name, phase="Succeeded")
+    place.reaches("red", name, "Succeeded")
+    for each in place.parts:  # what was refused on purpose is no complaint of the others
+        each.process.log.write_text("")
+
+
+def _may(place: Installation, account: str, verb: str, resource: str) -> bool:
+    full, _, subresource = resource.partition("/")
+    plural, _, group = full.partition(".")
+    wanted = {"verb": verb, "group": group, "resource": plural, "subresource": subresource}
+    body = {
+        "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+        "spec": {
+            "user": f"system:serviceaccount:{names.SYSTEM}:{account}",
+            "resourceAttributes": wanted,
+        },
+    }  # fmt: skip
+    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    return bool(ok(place.rest.post(path, body), 201)["status"]["allowed"])
+
+
+# --- teams ----------------------------------------------------------------------------------------
+
+DIGEST = "sha256:" + "0" * 64
+OF_RED = [
+    ("GET", f"{API}/namespaces/red/runs"),
+    ("GET", f"{API}/namespaces/red/runs/secret-plan"),
+    ("PATCH", f"{API}/namespaces/red/runs/secret-plan"),
+    ("DELETE", f"{API}/namespaces/red/runs/secret-plan"),
+    ("POST", f"{API}/namespaces/red/runs"),
+    ("GET", f"{API}/runs"),
+    ("GET", "/api/v1/namespaces/red/pods"),
+    ("GET", "/api/v1/namespaces/red/secrets"),
+    ("GET", f"{PLATFORM}/namespaces/red/runs/secret-plan/why"),
+    ("GET", f"{PLATFORM}/namespaces/red/runs/secret-plan/addresses"),
+    ("GET", f"{PLATFORM}/namespaces/red/runs/secret-plan/logs"),
+    ("GET", f"{PLATFORM}/namespaces/red/runs/secret-plan/logs/0-worker-0-u"),
+    ("GET", f"{PLATFORM}/namespaces/red/ps"),
+    ("GET", f"{PLATFORM}/ps"),
+    ("POST", f"{PLATFORM}/namespaces/red/plan"),
+    ("GET", f"{PLATFORM}/namespaces/red/blobs/{DIGEST}"),
+    ("HEAD", f"{PLATFORM}/namespaces/red/blobs/{DIGEST}"),
+    ("PATCH", f"{PLATFORM}/namespaces/red/blobs/{DIGEST}"),
+    ("POST", f"{PLATFORM}/namespaces/red/mailboxes"),
+]
+
+
+@pytest.fixture(scope="module")
+def secret_plan(place: Installation) -> str:
+    body = {
+        "apiVersion": "windlass.dev/v1alpha1", "kind": "Run", "metadata": {"name": "secret-plan"},
+        "spec": {"suspend": True, "user": "alice", "roles": [{"command": ["true"]}]},
+    }  # fmt: skip
+    ok(as_user(place.plane, "alice").post(f"{API}/namespaces/red/runs", body), 201)
+    return "secret-plan"
+
+
+@pytest.mark.parametrize(("method", "path"), OF_RED, ids=lambda value: value[-40:])
+def test_a_member_of_another_team_reaches_nothing(
+    place: Installation, secret_plan: str, method: str, path: str
+) -> None:
+    body = {} if method in ("POST", "PATCH") else None
+    answer = as_user(place.plane, "bob").request(method, path, body)
+    assert answer.status == 403, answer.summary
+    assert secret_plan not in answer.body.decode().replace(path, "") or secret_plan in path
+
+
+def test_rights_on_the_platform_api_alone_open_nothing(
+    place: Installation, secret_plan: str
+) -> None:
+    """Behind the API server's door the server asks for rights on the runs themselves."""
+    group = "rbac.authorization.k8s.io"
+    role = {
+        "apiVersion": f"{group}/v1", "kind": "ClusterRole", "metadata": {"name": "only-platform"},
+        "rules": [{"apiGroups": ["platform.windlass.dev"], "resources": ["*"], "verbs": ["*"]}],
+    }  # fmt: skip
+    ok(place.rest.post(f"/apis/{group}/v1/clusterroles", role), 201)
+    binding = {
+        "apiVersion": f"{group}/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "vera"},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "only-platform"},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": "vera"}],
+    }  # fmt: skip
+    ok(place.rest.post(f"/apis/{group}/v1/clusterrolebindings", binding), 201)
+    vera = as_user(place.plane, "vera")
+    door = b"platform.windlass.dev"  # the API server's own refusal names the group that it guards
+    rest.eventually("she is let in", lambda: door not in vera.get(f"{PLATFORM}/ps").body)
+    for method, path in OF_RED:
+        if path.startswith(PLATFORM):
+            answer = vera.request(method, path, {} if method in ("POST", "PATCH") else None)
+            assert answer.status == 403, (method, path, answer.summary)
+            assert door not in answer.body, answer.summary
+
+
+def test_what_waits_behind_another_team_is_told_without_its_names(
+    place: Installation, bob: Cli, secret_plan: str
+) -> None:
+    bob("submit", "-N", "blue", "-n", "waits", "--cpus", "3.9", "--", "true")
+    place.report("blue", "waits", phase="Running")
+    alice = Cli(place.plane.token_kubeconfig("alice"))
+    alice("submit", "-N", "red", "-n", "behind", "--cpus", "2", "--", "true")
+
+    def told() -> str:
+        text = alice("why", "-N", "red", "behind").out
+        return text if "cpu" in text else ""
+
+    assert "waits" not in rest.eventually("it is told why", told, PATIENCE).split()
+    place.report("blue", "waits", phase="Succeeded")
+
+
+def test_nobody_submits_in_anothers_name(place: Installation) -> None:
+    runs = f"{API}/namespaces/blue/runs"
+    body = {
+        "apiVersion": "windlass.dev/v1alpha1", "kind": "Run", "metadata": {"name": "forged"},
+        "spec": {"user": "alice", "suspend": True, "roles": [{"command": ["true"]}]},
+    }  # fmt: skip
+    bob = as_user(place.plane, "bob")
+    refused = bob.post(runs, body)
+    assert refused.status == 403, refused.summary
+    assert 'spec.user of a Run must be \\"bob\\"' in refused.body.decode()
+    body["spec"]["user"] = "bob"
+    ok(bob.post(runs, body), 201)
+    crons = f"{API}/namespaces/blue/cronruns"
+    template = {"spec": {"user": "alice", "roles": [{"command": ["true"]}]}}
+    cron = {
+        "apiVersion": "windlass.dev/v1alpha1", "kind": "CronRun", "metadata": {"name": "forged"},
+        "spec": {"schedule": "0 0 1 1 *", "template": template},
+    }  # fmt: skip
+    assert bob.post(crons, cron).status == 403
+
+
+# --- at the server's own door ---------------------------------------------------------------------
+
+
+def direct(
+    place: Installation, path: str, headers: dict[str, str], certificate: tuple[Path, Path] | None
+) -> int:
+    """A request to the server itself, past the API server."""
+    url = urllib.parse.urlsplit(place.server_url)
+    context = ssl._create_unverified_context()
+    if certificate:
+        context.load_cert_chain(*certificate)
+    connection = http.client.HTTPSConnection(str(url.hostname), url.port, context=context)
+    connection.request("GET", path, headers=headers)
+    return connection.getresponse().status
+
+
+FORGED = {"X-Remote-User": "admin", "X-Remote-Group": "system:masters"}
+
+
+def test_words_about_the_caller_count_only_from_the_api_server(place: Installation) -> None:
+    path = f"{PLATFORM}/ps"
+    assert direct(place, path, FORGED, None) == 401
+    front = place.plane._front_proxy
+    other = front.issue_client("somebody", "somebody")
+    assert direct(place, path, FORGED, other) == 401, "signed, but not the front proxy's name"
+    real = front.issue_client("front-proxy-2", "front-proxy-client")
+    assert direct(place, path, FORGED, real) == 200
+    cluster = place.plane._authority.issue_client("user-x", "admin", ["system:masters"])
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        direct(place, path, FORGED, cluster)
+
+
+def test_a_pod_reads_its_own_runs_book_and_no_more(place: Installation, alice: Cli) -> None:
+    for name in ("first", "second"):
+        alice("submit", "-N", "red", "-n", name, "--cpus", "0.1", "--", "true")
+        place.report("red", name, phase="Running", podIP="10.0.0.6")
+        place.reaches("red", name, "Running")
+    (pod,) = place.pods("red", "first")
+    accounts = "/api/v1/namespaces/red/serviceaccounts/default/token"
+
+    def token(audience: str) -> dict[str, str]:
+        bound = {"kind": "Pod", "apiVersion": "v1", "name": pod["metadata"]["name"]}
+        spec = {"audiences": [audience], "expirationSeconds": 600, "boundObjectRef": bound}
+        made = ok(place.rest.post(accounts, {"spec": spec}), 201)["status"]["token"]
+        return {"Authorization": f"Bearer {made}"}
+
+    mine = token("windlass")
+    books = f"{PLATFORM}/namespaces/red/runs"
+    assert direct(place, f"{books}/first/addresses?attempt=0", mine, None) == 200
+    assert direct(place, f"{books}/second/addresses?attempt=0", mine, None) == 403
+    for path in (f"{books}/first/why", f"{PLATFORM}/namespaces/red/ps", f"{books}/first/logs"):
+        assert direct(place, path, mine, None) == 403, path
+    other = token("https://kubernetes.default.svc")
+    assert direct(place, f"{books}/first/addresses?attempt=0", other, None) == 401
+    for name in ("first", "second"):
+        place.report("red", name, phase="Succeeded")
