@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from tests.harness.control_plane import ControlPlane
+from tests.harness.rest import eventually
 from tests.kubernetes.conftest import Cli
 from windlass.install import applying, certificates, names, options, render
 from windlass.kinds import times
@@ -114,7 +115,8 @@ def test_uninstalling_keeps_what_users_made_unless_told(cli: Cli, plane: Control
     installed(cli)
     runs = "/apis/windlass.dev/v1alpha1/namespaces/default/runs"
     body = {
-        "apiVersion": "windlass.dev/v1alpha1", "kind": "Run", "metadata": {"name": "kept"},
+        "apiVersion": "windlass.dev/v1alpha1", "kind": "Run",
+        "metadata": {"name": "kept", "finalizers": ["windlass.dev/ledger"]},
         "spec": {"roles": [{"command": ["true"]}]},
     }  # fmt: skip
     assert plane.rest.post(runs, body).status == 201
@@ -128,6 +130,8 @@ def test_uninstalling_keeps_what_users_made_unless_told(cli: Cli, plane: Control
     installed(cli)
     assert plane.rest.get(f"{runs}/kept").status == 200, "it is there again as it was"
     cli.json("uninstall", "--yes", "--delete-data")
+    kind = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/runs.windlass.dev"
+    eventually("runs are gone", lambda: plane.rest.get(kind).status == 404)
     for obj in data:
         found = plane.rest.get(applying.path_of(obj))
         gone = found.status == 404 or found.json["metadata"].get("deletionTimestamp")

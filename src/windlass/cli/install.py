@@ -196,6 +196,7 @@ async def _uninstall(out: Output, session: client.Session, delete_data: bool) ->
     out.say(f"{'parts':14}{_counted(counts)}")
     if delete_data:
         counts = collections.Counter()
+        await room.applying.release_runs(store)
         with out.progress("Removing runs, queues, code and logs"):
             async for _, outcome in room.applying.delete(store, data):
                 counts[outcome] += 1

@@ -48,6 +48,23 @@ async def delete(
         yield obj, "absent" if answer is None else "deleted"
 
 
+async def release_runs(store: KubernetesStore) -> int:
+    """Takes off what holds Runs: nobody is left who would, and their kind could not go."""
+    root = "/apis/windlass.dev/v1alpha1"
+    listed = await _send(store, "GET", f"{root}/runs")
+    held = [
+        each for each in (listed or {}).get("items") or () if each["metadata"].get("finalizers")
+    ]
+    for each in held:
+        metadata = each["metadata"]
+        path = f"{root}/namespaces/{metadata['namespace']}/runs/{metadata['name']}"
+        await _send(
+            store, "PATCH", path, {"metadata": {"finalizers": None}},
+            content_type="application/merge-patch+json",
+        )  # fmt: skip
+    return len(held)
+
+
 async def read(store: KubernetesStore, path: str) -> Object | None:
     """An object as it is in the cluster; None if it is not, or its kind is not served."""
     return await _send(store, "GET", path)

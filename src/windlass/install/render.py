@@ -15,6 +15,7 @@ from windlass.install import names, policies, rights, workloads
 from windlass.install.names import Object
 from windlass.install.options import Options
 from windlass.kinds import registry, schema
+from windlass.ledger import service
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,14 +95,15 @@ def _settings(options: Options, certificates: Certificates) -> Iterator[Object]:
         server=options.server_address or f"https://{names.SERVER}.{names.SYSTEM}.svc",
         authority=certificates.bundle,
         python=workloads.PYTHON,
+        ledger=True,
     )
     yield _config(engine.NAME, facts.data())
     yield _config(names.INSTALLATION, options.data())
-    for each in sets.ALL:
+    for lease in (*(each.lease for each in sets.ALL), service.LEASE):
         # Made here so that nobody needs the right to make leases; who leads writes the rest.
         yield {
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-            "metadata": names.metadata(each.lease, "settings", names.SYSTEM),
+            "metadata": names.metadata(lease, "settings", names.SYSTEM),
         }  # fmt: skip
     authority = {"ca.crt": certificates.authority, "ca.key": certificates.authority_key}
     yield _secret(names.AUTHORITY, "Opaque", authority | {"bundle.crt": certificates.bundle})

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from windlass.control import engine, sets
 from windlass.install import names
 from windlass.install.names import Object
+from windlass.ledger import service
 from windlass.server import frontproxy, platformpaths, roles
 
 _API = "rbac.authorization.k8s.io"
@@ -61,6 +62,10 @@ CLUSTER: dict[str, tuple[Rule, ...]] = {
             ("nodes", "pods", "runs.windlass.dev", "cronruns.windlass.dev", "queues.windlass.dev"),
         ),
         (("get", "list"), ("namespaces",)),
+        # The ledger: prices, what is written down need not be kept, and what is left of budgets.
+        (_READ, ("pricelists.windlass.dev",)),
+        (("patch",), ("runs.windlass.dev", "runs.windlass.dev/status")),
+        (("patch",), ("queues.windlass.dev/status",)),
         (
             ("create",),
             (
@@ -89,7 +94,10 @@ SYSTEM: dict[str, tuple[tuple[str, str, tuple[str, ...]], ...]] = {
         ("leases.coordination.k8s.io", sets.Controllers.lease, ("get", "update")),
         ("leases.coordination.k8s.io", sets.Scheduler.lease, _READ),
     ),
-    names.SERVER: (_ENGINE,),
+    names.SERVER: (
+        _ENGINE,
+        ("leases.coordination.k8s.io", service.LEASE, ("get", "update")),
+    ),
 }
 """By ServiceAccount, of single objects in windlass-system: resource, name, verbs."""
 

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 OFF = "off"
 VARIABLE = "WINDLASS_LEDGER"
 FILE = "ledger.sqlite"
+LEASE = "windlass-ledger"
 _PAUSE = 10.0
 T = TypeVar("T")
 
@@ -99,7 +100,7 @@ class _Kept(sets.Set):
     """Opens the database, then keeps it."""
 
     name = "ledger"
-    lease = "windlass-ledger"
+    lease = LEASE
     _ledger: Ledger
 
     def __init__(
