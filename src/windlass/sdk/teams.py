@@ -7,6 +7,7 @@ whatever is there already stays, and a call that broke off is finished by the ne
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import re
@@ -30,6 +31,8 @@ _POD_SECURITY: Final = {"pod-security.kubernetes.io/enforce": "baseline"}
 _RESERVED: Final = ("default", "windlass-system")
 _RBAC: Final = "rbac.authorization.k8s.io"
 _NAME: Final = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+PATIENCE: Final = 90.0
+"""Seconds that a team's deletion waits for its namespace to be gone."""
 QUOTA: Final = "windlass-team"
 
 
@@ -335,10 +338,23 @@ class AsyncTeams:
         stream = watching.changes(
             self._store, kubernetes.Namespace, field_selector=chosen, start=start
         )
-        async with contextlib.aclosing(stream) as changes:
-            async for change, _ in changes:
-                if change == "DELETED":
-                    return
+        try:
+            async with asyncio.timeout(PATIENCE), contextlib.aclosing(stream) as changes:
+                async for change, _ in changes:
+                    if change == "DELETED":
+                        return
+        except TimeoutError:
+            raise errors.ServerTimeout(
+                f"the namespace {name} is being deleted and not gone yet: {await self._why(name)}; "
+                "the same command goes on where this one ended"
+            ) from None
+
+    async def _why(self, name: str) -> str:
+        """What keeps a namespace, in the words of its own conditions."""
+        _, answer = await tokens.ask(self._store, "GET", f"/api/v1/namespaces/{name}")
+        told = (answer.get("status") or {}).get("conditions") or ()
+        words = [str(each.get("message")) for each in told if each.get("status") == "True"]
+        return " ".join(words)[:500] or "its runs are still being stopped"
 
 
 def _refuse_bad(name: str, wanted: Wanted) -> None:

@@ -86,8 +86,12 @@ class AsyncTokens:
         return await self._asked("DELETE", f"{PATH}/{token_id}")
 
     async def _asked(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        status, answer = await ask(self._store, method, path, body)
-        if status == 404 and not (answer.get("details") or {}).get("name"):
+        try:
+            status, answer = await ask(self._store, method, path, body)
+        except errors.Unavailable:
+            status, answer = 503, {}
+        # On a cluster it is another server that would answer, and it has no tokens, up or not.
+        if status == 503 or (status == 404 and not (answer.get("details") or {}).get("name")):
             raise NoUserTokens
         if status >= 300:
             raise errors.from_status(answer, status)

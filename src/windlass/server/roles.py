@@ -63,6 +63,8 @@ ROLES: dict[str, tuple[Rule, ...]] = {
 }
 EVERYONE = (
     Rule(READ, ("queues.windlass.dev", "nodes", "priorityclasses.scheduling.k8s.io")),
+    # The sharing tree; whose runs are named in it is asked again behind this door.
+    Rule(("get", "list"), ("queues.platform.windlass.dev",)),
     Rule(
         ("create",),
         (

@@ -1,0 +1,97 @@
+"""Teams on a real control plane: the same command, real Namespaces and RBAC, its own people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness import rest
+from tests.harness.control_plane import ControlPlane
+from tests.kubernetes.conftest import Cli
+
+pytestmark = pytest.mark.kubernetes
+RUN = {
+    "apiVersion": "windlass.dev/v1alpha1", "kind": "Run", "metadata": {"name": "job"},
+    "spec": {"suspend": True, "roles": [{"name": "worker", "command": ["true"]}]},
+}  # fmt: skip
+RUNS = "/apis/windlass.dev/v1alpha1/namespaces/support/runs"
+
+
+@pytest.fixture(scope="module")
+def plane(kubernetes_binaries: Path) -> Iterator[ControlPlane]:
+    with ControlPlane.start(users={"alice": [], "bob": [], "carol": ["ml"]}) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def admin(plane: ControlPlane) -> Cli:
+    return Cli(plane.kubeconfig)
+
+
+def test_before_windlass_is_installed_a_team_is_refused_with_the_remedy(admin: Cli) -> None:
+    refused = admin.fails("team", "create", "support", "--member", "alice")
+    assert "windlass install" in refused.err
+
+
+def test_a_team_is_real_namespace_roles_and_quota_and_again_nothing_changes(
+    admin: Cli, plane: ControlPlane
+) -> None:
+    admin("install", "--no-wait")
+    words = ("team", "create", "support", "--guarantee", "gpu=16", "--weight", "2", "--member",
+             "alice", "--viewer", "bob", "--member", "group:ml", "--quota", "pods=50")  # fmt: skip
+    made = admin.json(*words)
+    assert made["changed"] is True
+    assert {each["skipped"] for each in made["tokens"]} == {"cluster"}
+    assert "sign in as they do for kubectl" in admin(*words).err
+    again = admin.json(*words)
+    assert again["changed"] is False
+    namespace = plane.rest.get("/api/v1/namespaces/support").json
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "baseline"
+    quota = plane.rest.get("/api/v1/namespaces/support/resourcequotas/windlass-team").json
+    assert quota["spec"]["hard"] == {"pods": "50"}
+
+
+def test_rbac_lets_in_whom_the_team_lets_in(admin: Cli, plane: ControlPlane) -> None:
+    alice, bob, carol = (
+        rest.from_kubeconfig(plane.token_kubeconfig(user)) for user in ("alice", "bob", "carol")
+    )
+    assert alice.post(RUNS, RUN).status == 201
+    assert bob.post(RUNS, RUN | {"metadata": {"name": "his"}}).status == 403
+    assert bob.get(f"{RUNS}/job").status == 200
+    assert bob.get("/api/v1/namespaces/support/secrets").status == 403
+    assert carol.post(RUNS, RUN | {"metadata": {"name": "hers"}}).status == 201
+    for user, role in (("alice", "member"), ("bob", "viewer"), ("carol", "member")):
+        told = Cli(plane.token_kubeconfig(user)).json("whoami")
+        assert told["teams"] == {"support": role}, told
+    admin("team", "set", "support", "--remove", "alice", "--no-tokens")
+    assert rest.eventually("she is out", lambda: alice.get(RUNS).status == 403)
+
+
+def test_programs_get_a_service_accounts_token(
+    admin: Cli, plane: ControlPlane, tmp_path: Path
+) -> None:
+    refused = admin.fails("token", "create", "ci", "-N", "support")
+    assert "--account" in refused.err
+    file = tmp_path / "ci.kubeconfig"
+    admin(
+        "token", "create", "ci", "--account", "--ttl", "1h", "-N", "support", "--write", str(file)
+    )
+    admin("team", "set", "support", "--member", "account:ci")
+    program = Cli(file)
+    told = program.json("whoami")
+    assert told["user"] == "system:serviceaccount:support:ci"
+    rest.eventually("it is in", lambda: program.json("whoami")["teams"] == {"support": "member"})
+
+
+def test_a_team_is_deleted_with_all_it_has(admin: Cli, plane: ControlPlane) -> None:
+    assert "--stop-runs" in admin.fails("team", "delete", "support", "-y").err
+    # A namespace ends when every API has said what it has there; nobody serves this one here.
+    path = "/apis/apiregistration.k8s.io/v1/apiservices/v1alpha1.platform.windlass.dev"
+    assert plane.rest.delete(path).status == 200
+    for name in ("job", "hers"):  # nor does anybody write a ledger
+        plane.rest.merge(f"{RUNS}/{name}", {"metadata": {"finalizers": None}})
+    admin("team", "delete", "support", "--stop-runs", "-y")
+    assert plane.rest.get("/api/v1/namespaces/support").status == 404
+    assert plane.rest.get("/apis/windlass.dev/v1alpha1/queues/support").status == 404
