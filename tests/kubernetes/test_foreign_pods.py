@@ -141,3 +141,31 @@ def test_a_gang_that_cannot_be_completed_in_time_is_evicted_as_a_whole(world: Wo
     rest.eventually(
         "the rest of the gang is gone", lambda: world.rest.get(f"{world.pods()}/g-0").status == 404
     )
+
+
+def test_an_indexed_job_is_a_gang_by_itself(world: World) -> None:
+    world.add_nodes(node("n1", cpu="3"))
+    template = pod("", requests={"cpu": "1"}, restartPolicy="Never")
+    job = {
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "four"},
+        "spec": {
+            "completionMode": "Indexed", "parallelism": 4, "completions": 4,
+            "template": {"spec": template["spec"]},
+        },
+    }  # fmt: skip
+    world.make("/apis/batch/v1/namespaces/default/jobs", job)
+
+    def pods() -> list[Json]:
+        found: list[Json] = world.rest.get(world.pods(), labelSelector="job-name=four").json[
+            "items"
+        ]
+        return found
+
+    rest.eventually("the Job has made its pods", lambda: len(pods()) == 4)
+    world.why(pods()[0]["metadata"]["name"], "Impossible")
+    assert not any(each["spec"].get("nodeName") for each in pods())
+    world.add_nodes(node("n2", cpu="1"))
+    rest.eventually("all are bound", lambda: all(p["spec"].get("nodeName") for p in pods()))
+    world.rest.delete(
+        "/apis/batch/v1/namespaces/default/jobs/four", {"propagationPolicy": "Foreground"}
+    )

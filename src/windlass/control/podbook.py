@@ -131,6 +131,18 @@ class PodBook:
             if each.since is not None
         ]
 
+    def unsized(self) -> list[gangs.Source]:
+        """Who must be asked how many pods a gang has."""
+        found = (each.gang for each in self._gangs.values() if each.gang.size is None)
+        return list(dict.fromkeys(gang.source for gang in found if gang.source is not None))
+
+    def learn(self, sizes: Mapping[gangs.Source, int]) -> None:
+        """How many pods gangs have."""
+        self.sizes |= sizes
+        for gathering in self._gangs.values():
+            if gathering.gang.source in sizes:
+                self.changed |= gathering.pods
+
     def gather(self, uid: str) -> set[str]:
         """Keeps who belongs to which gang; the gangs that a change of a pod touches."""
         pod, before = self.pods.get(uid), self._gang_of.pop(uid, "")
@@ -167,6 +179,8 @@ class PodBook:
         listed = [self.pods[uid] for uid in sorted(gathering.pods)]
         if not listed:
             del self._gangs[key]
+            if gathering.gang.source is not None:
+                self.sizes.pop(gathering.gang.source, None)
             return None
         mine = [pod for pod in listed if not pod.spec.node_name or _names_devices(pod)]
         queue_name = podunits.queue_of(min(listed, key=lambda pod: pod.name), homes)

@@ -21,7 +21,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from windlass.control import binding, leader, metrics, picture, podunits, records, snapshots
+from windlass.control import (
+    binding,
+    gangsizes,
+    leader,
+    metrics,
+    picture,
+    podunits,
+    records,
+    snapshots,
+)
 from windlass.control.runs import all_of
 from windlass.control.volumes import Claims
 from windlass.core import cycle as core
@@ -94,6 +103,7 @@ class Scheduler:
         self._policy = policy
         self._now = now
         self._picture = picture.Picture(levels)
+        self._sizes = gangsizes.Sizes(store)
         self._binder = binding.Binder(store, self._picture.book, now)
         self._changed = asyncio.Event()
         self.decided = asyncio.Event()
@@ -163,6 +173,7 @@ class Scheduler:
             self._wake_at = min(moments, default=None)
             self._unsaid = self._words(outcome)
         until = self._picture.held_back_until()
+        await self._size_gangs()
         # 4. Gangs of pods that are there in part must not stay so.
         overdue = await self._binder.end_partial_gangs()
         # 5. Tell the others why they wait, a few at a time.
@@ -175,6 +186,14 @@ class Scheduler:
         async with self._deciding:
             snapshot = self._picture.snapshot
             return None if snapshot is None else read(snapshot)
+
+    async def _size_gangs(self) -> None:
+        """Gangs whose pods do not say how many they are."""
+        unsized = self._picture.book.unsized()
+        sizes = await self._sizes.ask(unsized) if unsized else {}
+        if sizes:
+            self._picture.book.learn(sizes)
+            self._changed.set()
 
     def _watch_limits(
         self,

@@ -1,0 +1,93 @@
+"""Kinds of other projects that say how many pods belong together, as far as that is read.
+
+Nothing here is served or written by Windlass; a cluster may have some of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+
+from windlass.kinds.meta import Object
+from windlass.kinds.resources import Resource
+
+Spec = dict[str, Any]
+
+
+class Sized(Object):
+    """Something that makes a known number of pods."""
+
+    spec: Spec = msgspec.field(default_factory=dict)
+    """What is wanted, as its project defines it."""
+
+
+class Job(Sized):
+    """Pods that run to their end."""
+
+    resource: ClassVar = Resource("batch", "v1", "Job", "jobs", namespaced=True)
+
+
+class JobSet(Sized):
+    """Several Jobs that are one thing."""
+
+    resource: ClassVar = Resource(
+        "jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets", namespaced=True
+    )
+
+
+class PodGroup(Sized):
+    """A gang, of coscheduling."""
+
+    resource: ClassVar = Resource(
+        "scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups", namespaced=True
+    )
+
+
+class OldPodGroup(Sized):
+    """A gang, of coscheduling in its first years."""
+
+    resource: ClassVar = Resource(
+        "scheduling.sigs.k8s.io", "v1alpha1", "PodGroup", "podgroups", namespaced=True
+    )
+
+
+class PyTorchJob(Sized):
+    """Of Kubeflow's training operator."""
+
+    resource: ClassVar = Resource("kubeflow.org", "v1", "PyTorchJob", "pytorchjobs", True)
+
+
+class TFJob(Sized):
+    """Of Kubeflow's training operator."""
+
+    resource: ClassVar = Resource("kubeflow.org", "v1", "TFJob", "tfjobs", True)
+
+
+class XGBoostJob(Sized):
+    """Of Kubeflow's training operator."""
+
+    resource: ClassVar = Resource("kubeflow.org", "v1", "XGBoostJob", "xgboostjobs", True)
+
+
+class PaddleJob(Sized):
+    """Of Kubeflow's training operator."""
+
+    resource: ClassVar = Resource("kubeflow.org", "v1", "PaddleJob", "paddlejobs", True)
+
+
+class JAXJob(Sized):
+    """Of Kubeflow's training operator."""
+
+    resource: ClassVar = Resource("kubeflow.org", "v1", "JAXJob", "jaxjobs", True)
+
+
+class MPIJob(Sized):
+    """Of Kubeflow's MPI operator."""
+
+    resource: ClassVar = Resource("kubeflow.org", "v2beta1", "MPIJob", "mpijobs", True)
+
+
+ALL: tuple[type[Sized], ...] = (
+    Job, JobSet, PodGroup, OldPodGroup, PyTorchJob, TFJob, XGBoostJob, PaddleJob, JAXJob, MPIJob,
+)  # fmt: skip
