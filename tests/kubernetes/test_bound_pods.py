@@ -164,7 +164,7 @@ def test_taints_and_cordons_keep_members_away_and_tolerations_travel_with_the_po
     case.node("closed", cordoned=True, cpu="64")
     case.node("kept", taints=[{"key": "kept", "effect": "NoSchedule"}], cpu="64")
     case.node("emptied", taints=[{"key": "emptied", "effect": "NoExecute"}], cpu="64")
-    case.node("free", cpu="2")
+    case.node("free", cpu="2", taints=[{"key": "windlass.dev/only", "effect": "NoExecute"}])
     case.submit("two", 2)
     assert case.reaches("two", "Succeeded")
     assert case.nodes_of("two") == {"free"}

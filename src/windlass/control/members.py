@@ -24,6 +24,8 @@ ANNOTATION_NOMINATED = "windlass.dev/nominated-devices"
 """Which devices are being freed for a pod on the node that its status nominates."""
 ANNOTATION_RESTART = "windlass.dev/restart"
 """The restart within the attempt that the pod was made for; absent: it is the first of its key."""
+OWN_NODES = "windlass.dev/only"
+"""The taint of nodes that are for Runs alone: every Run tolerates it."""
 MOST = 1 << 53
 """Larger amounts count as this one: more than any machine has, and sums of it stay exact."""
 

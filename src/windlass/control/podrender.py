@@ -541,10 +541,13 @@ def _tolerations(spec: run.RunSpec) -> list[kubernetes.Toleration]:
     """The scheduler minds them itself; whoever evicts pods from nodes looks at the pod's own."""
     nodes = spec.placement.nodes or run.NodeChoice()
     return [
-        kubernetes.Toleration(
-            key=each.key, operator=each.operator, value=each.value, effect=each.effect
-        )
-        for each in nodes.tolerations or ()
+        kubernetes.Toleration(key=members.OWN_NODES, operator="Exists"),
+        *(
+            kubernetes.Toleration(
+                key=each.key, operator=each.operator, value=each.value, effect=each.effect
+            )
+            for each in nodes.tolerations or ()
+        ),
     ]
 
 

@@ -499,8 +499,12 @@ def constraint_of(owner: run.Run) -> facts.Constraint:
     nodes = owner.spec.placement.nodes or run.NodeChoice()
     return facts.Constraint(
         selector=tuple(sorted((nodes.selector or {}).items())),
-        tolerations=tuple(
-            facts.Toleration(t.key, t.operator, t.value, t.effect) for t in nodes.tolerations or ()
+        tolerations=(
+            facts.Toleration(members.OWN_NODES, "Exists"),
+            *(
+                facts.Toleration(t.key, t.operator, t.value, t.effect)
+                for t in nodes.tolerations or ()
+            ),
         ),
         capabilities=frozenset(nodes.capabilities or ()),
     )

@@ -181,5 +181,6 @@ def test_what_an_engine_cannot_do_is_refused_with_the_remedy(spec, engine, says)
 def test_tolerations_go_along_for_those_who_evict_pods_from_nodes():
     accepted = run.Toleration(key="spot", operator="Exists", effect="NoExecute")
     made = pod(placement=run.Placement(nodes=run.NodeChoice(tolerations=[accepted])))
-    (told,) = made.spec.tolerations
+    own, told = made.spec.tolerations
+    assert (own.key, own.operator, own.effect) == ("windlass.dev/only", "Exists", "")
     assert (told.key, told.operator, told.effect) == ("spot", "Exists", "NoExecute")

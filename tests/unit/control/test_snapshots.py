@@ -200,8 +200,11 @@ def test_placement_is_taken_over():
     )  # fmt: skip
     assert [role.bundle for role in unit.roles] == ["numa", ""]
     assert unit.roles[0].constraint == facts.Constraint(
-        selector=(("a", "1"), ("b", "2")), tolerations=(facts.Toleration("k", "Exists"),)
-    )
+        selector=(("a", "1"), ("b", "2")),
+        tolerations=(
+            facts.Toleration("windlass.dev/only", "Exists"), facts.Toleration("k", "Exists"),
+        ),
+    )  # fmt: skip
 
 
 def test_who_asks_and_how_long_it_takes_is_taken_over():
