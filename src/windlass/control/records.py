@@ -83,16 +83,25 @@ def settle(
     epoch: int,
     now: datetime.datetime,
     takes: Callable[[run.Run, str], bool],
-    pods: Iterable[run.MemberKey],
+    pods: Sequence[run.MemberKey],
+    *,
+    first: bool = True,
 ) -> Patch | None:
-    """What an assignment or eviction that stands needs, before anything new is decided."""
+    """What an assignment or eviction that stands needs, before anything new is decided.
+
+    `first`: this leader has decided nothing yet, so what earlier ones gave is still theirs to give.
+    What turns up later in an earlier leader's name was sent before its term ended and came late:
+    the room may be somebody else's by now."""
     held = owner.status.assignment
     if held is None or not snapshots.holds_assignment(owner):
         return None
     if owner.status.phase == "Queued":
-        return _settle_waiting(owner, held, epoch, takes)
+        late = held.epoch != epoch and held.attempt == owner.status.attempt and not first
+        return {"assignment": None} if late else _settle_waiting(owner, held, epoch, takes)
     if owner.status.phase == "Stopping":
         return None
+    if held.epoch != epoch and (patch := _settle_growth(owner, held, epoch, pods, first)):
+        return patch
     eviction = owner.status.eviction
     if eviction is not None and eviction.keep_members is not None and is_taken(owner):
         keep = eviction.keep_members
@@ -143,6 +152,21 @@ def _settle_waiting(
     if held.epoch != epoch or members != held.members:
         return {"assignment": _room(owner, _all_told(members), epoch)}
     return None
+
+
+def _settle_growth(
+    owner: run.Run, held: run.Assignment, epoch: int, pods: Sequence[run.MemberKey], first: bool
+) -> Patch | None:
+    """Room for more members that an earlier leader gave and nobody has taken yet."""
+    begun = runview.begun_members(owner, pods)
+    if not owner.status.members or all(
+        len(listed) <= begun.get(role, 0) for role, listed in held.members.items()
+    ):
+        return None
+    members = held.members
+    if not first:
+        members = {role: listed[: begun.get(role, 0)] for role, listed in members.items()}
+    return {"assignment": _room(owner, _all_told(members), epoch)}
 
 
 def _settle_size(owner: run.Run, held: run.Assignment, now: datetime.datetime) -> Patch | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from windlass.control import members, podrender
@@ -90,11 +90,22 @@ class View:
     @functools.cached_property
     def sizes(self) -> dict[str, int]:
         """By role, how many members there should be: those that have room and may keep it."""
-        keep = kept_members(self.owner)
+        keep, most = kept_members(self.owner), self._most
         return {
-            role: min(len(listed), keep.get(role, len(listed)))
+            role: min(len(listed), keep.get(role, len(listed)), most.get(role, len(listed)))
             for role, listed in self.assigned.items()
         }
+
+    @functools.cached_property
+    def _most(self) -> Mapping[str, int]:
+        """By role, how many members may be there at most: room for more that an earlier leader
+        gave is not taken before today's has confirmed it."""
+        status = self.owner.status
+        if status.phase not in ("Starting", "Running") or not status.members or self.is_current():
+            return {}
+        keys = [key for pod in self.pods if (key := members.key_of(pod)) is not None]
+        begun = begun_members(self.owner, keys)
+        return {role: begun.get(role, 0) for role in self.assigned}
 
     @functools.cached_property
     def wanted(self) -> dict[Member, run.Member]:
@@ -129,6 +140,15 @@ class View:
     def seconds_in_phase(self) -> float:
         history = self.owner.status.history
         return self.seconds_since(history[-1].at) if history else 0.0
+
+
+def begun_members(owner: run.Run, pods: Iterable[run.MemberKey]) -> dict[str, int]:
+    """By role, how many members of this attempt are known to have started, or have a pod."""
+    found = dict(owner.status.members or {})
+    for key in pods:
+        if key.attempt == owner.status.attempt:
+            found[key.role] = max(found.get(key.role, 0), key.index + 1)
+    return found
 
 
 def kept_members(owner: run.Run) -> Mapping[str, int]:

@@ -113,6 +113,7 @@ class Scheduler:
         self._wake_at: float | None = None
         self._must_decide = True
         """Nothing was decided yet, or what was decided is not all written down."""
+        self._has_decided = False
         self._missed: set[str] = set()
         """Uids of Runs that changed under our hands: left alone until the change is seen."""
         self._unsaid: list[tuple[str, Words]] = []
@@ -167,6 +168,7 @@ class Scheduler:
         if changes.events or missed or due or self._must_decide:
             self._must_decide = True
             outcome = await self._decide(changes, now)
+            self._has_decided = True
             rested = await self._carry_out(outcome.decision)
             self._must_decide = False
             moments = (at for at in (outcome.decision.wake_at, *rested) if at is not None)
@@ -237,8 +239,12 @@ class Scheduler:
         owners |= {owner.uid: owner for owner in self._picture.changed_runs()}
         now = self._now()
         for owner in owners.values():
-            pods = self._picture.pods_of(owner) if owner.status.eviction is not None else ()
-            patch = records.settle(owner, self._epoch, now, self._picture.takes, pods)
+            held = owner.status.assignment
+            told = owner.status.eviction is not None or (held and held.epoch != self._epoch)
+            pods = self._picture.pods_of(owner) if told else ()
+            patch = records.settle(
+                owner, self._epoch, now, self._picture.takes, pods, first=not self._has_decided
+            )
             if patch is not None and owner.uid not in self._missed:
                 await self._patch(owner, patch)
 

@@ -224,6 +224,31 @@ def test_room_that_was_given_on_a_node_that_closed_is_taken_back_before_it_start
     assert records.settle(started, 1, now, lambda *_: False, ()) is None
 
 
+def test_room_of_an_earlier_leader_is_confirmed_only_before_this_one_gives_any_away():
+    """A write that was on its way when its leader's term ended may come late."""
+    owner, now = build.assigned(build.a_run()), times.from_unix(NOW)
+    kept = records.settle(owner, 2, now, lambda *_: True, ())
+    assert kept["assignment"]["epoch"] == 2
+    assert kept["assignment"]["members"] == {"worker": [{"node": "n1"}]}
+    late = records.settle(owner, 2, now, lambda *_: True, (), first=False)
+    assert late == {"assignment": None}
+
+
+def test_growth_of_an_earlier_leader_is_confirmed_or_cut_and_not_taken_before():
+    role = build.role(replicas=3, min_replicas=1, resize="live")
+    owner = build.assigned(build.in_phase(build.a_run("job", role), "Running"))
+    owner.status.members = {"worker": 1}
+    pods = [build.pod(owner, index=index) for index in range(2)]  # the second is not noted yet
+    keys = [members.key_of(pod) for pod in pods]
+    now = times.from_unix(NOW)
+    assert len(runview.View(owner, pods, 1, now).wanted) == 3
+    assert len(runview.View(owner, pods, 2, now).wanted) == 2
+    kept = records.settle(owner, 2, now, lambda *_: True, keys)["assignment"]
+    assert (kept["epoch"], len(kept["members"]["worker"])) == (2, 3)
+    cut = records.settle(owner, 2, now, lambda *_: True, keys, first=False)["assignment"]
+    assert (cut["epoch"], len(cut["members"]["worker"])) == (2, 2)
+
+
 def test_a_run_does_not_start_on_a_node_that_closed():
     owner = build.assigned(build.a_run())
     view = runview.View(owner, [], 1, times.from_unix(NOW))
