@@ -14,6 +14,7 @@ import pytest
 
 from tests.harness import rest
 from tests.harness.embedded import EmbeddedServer
+from windlass.store.embedded import spare
 
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
 PIECE = "x" * 200_000
@@ -47,8 +48,8 @@ def fill(folder: Path) -> Path:
     return ballast
 
 
-def create(client: rest.Rest, name: str) -> rest.Answer:
-    return client.post(CONFIGMAPS, {"metadata": {"name": name}, "data": {"piece": PIECE}})
+def create(client: rest.Rest, name: str, piece: str = PIECE) -> rest.Answer:
+    return client.post(CONFIGMAPS, {"metadata": {"name": name}, "data": {"piece": piece}})
 
 
 def names(client: rest.Rest) -> list[str]:
@@ -89,6 +90,34 @@ def test_a_full_disk_refuses_writes_serves_reads_and_recovers(small_disk: Path) 
         server.stop()
         with contextlib.closing(sqlite3.connect(server.state / "store.db")) as store:
             assert store.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_on_a_full_disk_ends_and_deletions_can_still_be_written(small_disk: Path) -> None:
+    """Or nothing that lies on the disk could be removed through the API any more."""
+    with EmbeddedServer.start(small_disk / "state") as server:
+        client = server.rest()
+        for number in range(20):
+            assert create(client, f"old-{number}", "x" * 2000).status == 201
+        fill(small_disk)
+        for number in range(20):
+            assert client.delete(f"{CONFIGMAPS}/old-{number}").status == 200
+        assert names(client) == []
+
+
+def test_what_was_set_aside_is_used_once_and_set_aside_again_when_there_is_plenty(
+    small_disk: Path,
+) -> None:
+    kept = spare.Spare(small_disk / "store.db")
+    (file,) = small_disk.iterdir()
+    assert 0 < file.stat().st_blocks * 512 <= spare.MOST_BYTES
+    filling = fill(small_disk)
+    assert kept.give()
+    assert not kept.give()
+    kept.keep()
+    assert not file.exists(), "it does not take the last"
+    filling.unlink()
+    kept.keep()
+    assert file.exists()
 
 
 def test_a_server_killed_on_a_full_disk_says_why_it_cannot_start_and_starts_when_it_can(

@@ -11,6 +11,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import dataclasses
+import logging
 import sqlite3
 import threading
 from collections import deque
@@ -19,7 +20,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from windlass.store import errors
-from windlass.store.embedded import schema
+from windlass.store.embedded import schema, spare
+
+_log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
@@ -274,10 +277,11 @@ class Engine:
         self._reader = schema.connect(path, read_only=True)
         self.last_rv = self.durable_rv()
         self.compacted = self._stored("SELECT value FROM meta WHERE key = 'compacted'")
-        self._pending: deque[tuple[Callable[[Transaction], Any], asyncio.Future[Any]]] = deque()
+        self._pending: deque[_Request] = deque()
         self._committing = False
         self._scheduled = False
         self._broken: str | None = None
+        self.spare = spare.Spare(path)
         self._idle = asyncio.Event()
         self._idle.set()
         self._commit_thread = concurrent.futures.ThreadPoolExecutor(1, "store-commit")
@@ -312,7 +316,7 @@ class Engine:
             self._writer.execute("BEGIN IMMEDIATE")
             outcomes = [(future, *_outcome(transaction, request)) for request, future in batch]
         except sqlite3.Error as problem:
-            self._fail([future for _, future in batch], problem)
+            self._fail(batch, problem)
             return
         if not transaction.dirty:
             self._writer.execute("ROLLBACK")
@@ -321,15 +325,19 @@ class Engine:
         self._committing = True
         loop = asyncio.get_running_loop()
         commit = loop.run_in_executor(self._commit_thread, self._writer.execute, "COMMIT")
-        commit.add_done_callback(lambda done: self._committed(done, outcomes, transaction))
+        commit.add_done_callback(lambda done: self._committed(done, batch, outcomes, transaction))
 
     def _committed(
-        self, done: asyncio.Future[Any], outcomes: list[_Outcome], transaction: Transaction
+        self,
+        done: asyncio.Future[Any],
+        batch: list[_Request],
+        outcomes: list[_Outcome],
+        transaction: Transaction,
     ) -> None:
         self._committing = False
         problem = done.exception()
         if problem is not None:
-            self._fail([future for future, _, _ in outcomes], problem)
+            self._fail(batch, problem)
             return
         self.last_rv = transaction.last_rv
         try:
@@ -355,18 +363,25 @@ class Engine:
         else:
             self._idle.set()
 
-    def _fail(self, futures: list[asyncio.Future[Any]], problem: BaseException) -> None:
+    def _fail(self, batch: list[_Request], problem: BaseException) -> None:
         """Nothing of the batch happened. A full disk may pass; after any other I/O error the
         file's state is unknown to this process, so it stops writing until it is started again."""
         with contextlib.suppress(sqlite3.Error):  # SQLite may have rolled back by itself
             if self._writer.in_transaction:
                 self._writer.execute("ROLLBACK")
-        full = getattr(problem, "sqlite_errorname", "") in ("SQLITE_FULL", "SQLITE_BUSY")
+        name = getattr(problem, "sqlite_errorname", "")
+        if name == "SQLITE_FULL" and self.spare.give():
+            _log.warning("the disk of %s is full; what was set aside for the store is used now",
+                         self.path)  # fmt: skip
+            self._pending.extendleft(reversed(batch))
+            self._continue()
+            return
+        full = name in ("SQLITE_FULL", "SQLITE_BUSY")
         sentence = f"the store {self.path} could not be written: {problem}; "
         sentence += "free some disk space and try again" if full else "restart Windlass"
         if not full:
             self._broken = sentence
-        for future in futures:
+        for _, future in batch:
             if not future.done():
                 future.set_exception(errors.Unavailable(sentence, retry_after=5))
         self._continue()
@@ -449,6 +464,7 @@ class Engine:
 
 TOO_OLD = "the resourceVersion {} is too old: its history is no longer kept; list again"
 
+_Request = tuple["Callable[[Transaction], Any]", "asyncio.Future[Any]"]
 _Outcome = tuple["asyncio.Future[Any]", Any, "BaseException | None"]
 
 _GET = (

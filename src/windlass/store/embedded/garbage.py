@@ -222,6 +222,7 @@ class Collector:
             try:
                 await self._expire_events()
                 await self._compact()
+                self._api.engine.spare.keep()
             except errors.ApiError as problem:
                 log.warning("housekeeping of the store will be tried again: %s", problem)
             await asyncio.sleep(SWEEP_SECONDS)
