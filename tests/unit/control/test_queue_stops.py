@@ -111,6 +111,7 @@ async def test_a_run_that_moves_takes_its_room_along_and_is_not_stopped(world):
     await add(world, "left", limit={"cpu": "1"})
     await add(world, "right", limit={"cpu": "1"})
     await world.submit("job", queue="left")
+    await world.go(1)  # it was first, whatever their uids say
     await world.submit("next", queue="left")
     await world.go(2)
     assert (await world.status("next")).reason == "WaitingForQuota"
