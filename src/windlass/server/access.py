@@ -49,6 +49,17 @@ class Access:
         if self._notes:
             await asyncio.gather(*self._notes, return_exceptions=True)
 
+    async def still_allowed(
+        self, authorization: str | None, identity: Identity, wanted: Attributes
+    ) -> bool:
+        """Whether a request that was allowed when it came would be now: the token may have ended,
+        the role may be gone."""
+        try:
+            await self.authenticate(authorization)
+        except errors.Unauthorized:
+            return False
+        return await self.allowed(identity, wanted)
+
     def forget_token(self, token_id: str) -> None:
         """A token that was ended opens nothing from now on, before the watch tells of it."""
         self._tokens.remove(SYSTEM_NAMESPACE, token_id)

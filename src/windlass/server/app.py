@@ -7,6 +7,7 @@ over to `platformapi`, `objects`, `reviews`, `discovery` or `openapi`.
 from __future__ import annotations
 
 import asyncio
+import functools
 import platform as machine
 from pathlib import Path
 
@@ -130,13 +131,14 @@ class App(Handling):
         call = _call(request, target, identity)
         seen.note(call)
         resource = target.resource
-        await self._access.authorize(
-            identity,
-            Attributes(
-                call.verb, resource.group, resource.plural, target.subresource, target.namespace,
-                target.name, call.query.get("fieldSelector", "") if call.query else "",
-            ),
+        wanted = Attributes(
+            call.verb, resource.group, resource.plural, target.subresource, target.namespace,
+            target.name, call.query.get("fieldSelector", "") if call.query else "",
         )  # fmt: skip
+        await self._access.authorize(identity, wanted)
+        call.still = functools.partial(
+            self._access.still_allowed, headers.get("Authorization"), identity, wanted
+        )
         if self.engine is not None and resource == run.Run.resource:
             await self._prepare_run(self.engine, call)
         if target.subresource == "token":

@@ -47,6 +47,8 @@ class Call:
     form: Form = negotiation.PLAIN
     created: str = ""
     """The name of what was created."""
+    still: streams.Still | None = None
+    """Whether the caller may still have what stays open: a watch, a log, a session."""
     ledger: bool = False
     """What is created is a Run, and a ledger will write down what it holds."""
 
@@ -107,8 +109,9 @@ class Objects:
         self._metrics.watching(target.resource.key, 1)
         try:
             return await self._streams.serve(
-                call.request, lines, "application/json", seconds=query.timeout_seconds
-            )
+                call.request, lines, "application/json", seconds=query.timeout_seconds,
+                still=call.still,
+            )  # fmt: skip
         finally:
             self._metrics.watching(target.resource.key, -1)
 
@@ -187,7 +190,9 @@ class Objects:
         if self._gateway is None:
             raise nodes.unreachable("the log", pod)
         pieces = self._gateway.log(pod, options)
-        return await self._streams.serve(call.request, pieces, "text/plain", patience=_LOG_PATIENCE)
+        return await self._streams.serve(
+            call.request, pieces, "text/plain", patience=_LOG_PATIENCE, still=call.still
+        )
 
     async def _session(self, call: Call) -> web.StreamResponse:
         kind: Any = call.target.subresource
@@ -196,7 +201,8 @@ class Objects:
         if self._gateway is None:
             raise nodes.unreachable(kind, pod)
         session = nodes.Session(call.request, kind)
-        await self._gateway.stream(kind, pod, options, session.accept)
+        talking = self._gateway.stream(kind, pod, options, session.accept)
+        await streams.while_allowed(talking, call.still)
         return await session.close()
 
     async def _pod(self, call: Call) -> dict[str, Any]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 from aiohttp import web
@@ -26,15 +27,26 @@ LONGEST_SECONDS = (1800, 3600)
 _LOOK_SECONDS = 2.0
 _CLOSING_SECONDS = 2.0
 
+RIGHTS_SECONDS = 10.0
+"""How often it is asked whether those who have something open still may."""
+Still = Callable[[], Awaitable[bool]]
+"""Whether a caller may still do what he was allowed when he began."""
+
 Encode = Callable[[list[RawEvent]], bytes]
 """A batch of events as lines."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Open:
+    request: web.BaseRequest
+    still: Still | None = None
 
 
 class Streams:
     """All open streams of a server."""
 
     def __init__(self) -> None:
-        self._open: dict[asyncio.Timeout, web.BaseRequest] = {}
+        self._open: dict[asyncio.Timeout, _Open] = {}
         self._looking: asyncio.Task[None] | None = None
         self._stopping = False
 
@@ -46,8 +58,10 @@ class Streams:
         *,
         seconds: float | None = None,
         patience: float = 0.0,
+        still: Still | None = None,
     ) -> web.StreamResponse:
-        """Writes the pieces until they end or the time is up. An error that comes before the
+        """Writes the pieces until they end, the time is up, or `still` says that the caller may
+        not have them any more. An error that comes before the
         first piece, within `patience`, is raised, so that it can be answered properly."""
         first = asyncio.ensure_future(_next(pieces))
         await asyncio.sleep(0)  # lets the source check what was asked
@@ -58,7 +72,7 @@ class Streams:
         response = web.StreamResponse(headers={"Content-Type": content_type})
         try:
             await response.prepare(request)
-            await self._pump(request, response, first, pieces, seconds)
+            await self._pump(_Open(request, still), response, first, pieces, seconds)
         except ConnectionError:
             pass  # the client is gone; it will come back and resume
         except errors.ApiError as problem:
@@ -82,7 +96,7 @@ class Streams:
 
     async def _pump(
         self,
-        request: web.BaseRequest,
+        opened: _Open,
         response: web.StreamResponse,
         first: asyncio.Future[bytes | None],
         pieces: AsyncIterator[bytes],
@@ -93,7 +107,7 @@ class Streams:
         timeout = asyncio.timeout(0 if self._stopping else seconds)
         try:
             async with timeout:
-                self._register(timeout, request)
+                self._register(timeout, opened)
                 piece = await first
                 while piece is not None:
                     await response.write(piece)
@@ -103,21 +117,28 @@ class Streams:
                 raise
         finally:
             self._open.pop(timeout, None)
-        await _finish(request, response)
+        await _finish(opened.request, response)
 
-    def _register(self, timeout: asyncio.Timeout, request: web.BaseRequest) -> None:
-        self._open[timeout] = request
+    def _register(self, timeout: asyncio.Timeout, opened: _Open) -> None:
+        self._open[timeout] = opened
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look_for_the_gone())
 
     async def _look_for_the_gone(self) -> None:
-        """Nothing tells a quiet watch that its client went away, so somebody looks."""
+        """Nothing tells a quiet watch that its client went away, or that its token was ended, so
+        somebody looks."""
         loop = asyncio.get_running_loop()
+        asked = loop.time()
         while self._open:
             await asyncio.sleep(_LOOK_SECONDS)
-            for timeout, request in list(self._open.items()):
-                transport = request.transport
-                if transport is None or transport.is_closing():
+            ask = loop.time() - asked >= RIGHTS_SECONDS
+            asked = loop.time() if ask else asked
+            for timeout, opened in list(self._open.items()):
+                transport = opened.request.transport
+                gone = transport is None or transport.is_closing()
+                if not gone and ask and opened.still is not None:
+                    gone = not await opened.still()
+                if gone and timeout in self._open:
                     timeout.reschedule(loop.time())
 
 
@@ -162,6 +183,22 @@ async def _finish(request: web.BaseRequest, response: web.StreamResponse) -> Non
             await response.write_eof()
     except TimeoutError:
         _abort(request)
+
+
+async def while_allowed(work: Awaitable[None], still: Still | None) -> None:
+    """The work, ended when its caller may not have it any more: a session that is not a stream of
+    ours."""
+    task = asyncio.ensure_future(work)
+    try:
+        while not task.done():
+            await asyncio.wait((task,), timeout=RIGHTS_SECONDS)
+            if not task.done() and still is not None and not await still():
+                break
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    if not task.cancelled():
+        task.result()
 
 
 def _abort(request: web.BaseRequest) -> None:

@@ -21,7 +21,7 @@ import yarl
 from tests.fuzz import samples
 from tests.unit.server.conftest import Answer, Served
 from windlass.kinds import registry
-from windlass.server import routes, tokens
+from windlass.server import routes, streams, tokens
 from windlass.server.podtokens import Claims
 
 HERE, THERE = "red", "blue"
@@ -330,3 +330,22 @@ async def test_a_path_that_is_not_in_the_table_is_not_served(
         assert (await served.call("GET", path)).code == 404
     finally:
         routes._by_length.cache_clear()
+
+
+@pytest.mark.parametrize("how", ["token", "role"])
+async def test_who_loses_the_right_loses_the_watch_that_is_open(
+    served: Served, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(streams, "RIGHTS_SECONDS", 0.0)
+    monkeypatch.setattr(streams, "_LOOK_SECONDS", 0.05)
+    await team(served, THERE, member="bob")
+    bob = await served.user("bob")
+    url = f"{served.url}/api/v1/namespaces/{THERE}/pods?watch=1"
+    async with served.session.get(url, headers={"Authorization": f"Bearer {bob}"}) as answer:
+        assert b"ADDED" in await answer.content.readline()
+        if how == "token":
+            path = f"{routes.ROOT}/tokens/{bob.split('_')[1]}"
+        else:
+            path = f"{BINDINGS.format(THERE)}/members"
+        assert (await served.call("DELETE", path)).code == 200
+        assert await answer.content.read() == b""  # it ends, and nothing more was told
