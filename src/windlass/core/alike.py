@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from windlass.core import order, reserve, verdicts
+from windlass.core import order, reserve, screening, verdicts
 from windlass.core.facts import Unit, Verdict
 from windlass.core.shapes import OWN
 from windlass.kinds.reasons import Reason
@@ -32,6 +32,8 @@ class Memory:
     """Counts what changes answers: starts, held room, promises that come and go."""
     hopeless: dict[int, Verdict] = dataclasses.field(default_factory=dict)
     """Kinds of which nobody starts any more in this decision, whatever was promised to others."""
+    refused: dict[int, Verdict] = dataclasses.field(default_factory=dict)
+    """Kinds of which nobody starts as long as nobody else is told to go."""
     now: dict[object, Verdict] = dataclasses.field(default_factory=dict)
     """(kind, the promises it must not delay, ...) -> what it was told since the last move."""
     moved: int = 0
@@ -42,6 +44,31 @@ class Memory:
     """Lines of which everybody else is hopeless: told on demand."""
     searched: dict[str, int] = dataclasses.field(default_factory=dict)
     """Queue -> units for which no start could be promised."""
+
+
+def pass_over(cycle: Cycle, unit: Unit) -> bool:
+    """Whether the unit surely waits; then it is told why, and has no turn."""
+    memory, key = cycle.memory, unit.key
+    if key in memory.promised or key in cycle.placements or key in cycle.nominations:
+        return False
+    if cycle.barred(unit) is not None:
+        return False
+    cluster = cycle.scene.cluster
+    kind = cluster.shapes.kind_of(unit, cluster.resources)
+    verdict = memory.hopeless.get(kind)
+    if verdict is None:
+        verdict = memory.refused.get(kind)
+        if verdict is None:
+            verdict = screening.refusal(cycle, unit) if kind != OWN else None
+            if verdict is None:
+                return False
+            for_good = _whatever_comes(cycle, unit)
+            (memory.hopeless if for_good else memory.refused)[kind] = verdict
+        elif reserve.may_promise(cycle, unit):
+            return False
+    cycle.turn.append(key)
+    cycle.verdicts[key] = verdict
+    return True
 
 
 def told(cycle: Cycle, unit: Unit) -> Verdict | None:
@@ -121,6 +148,12 @@ def forget(cycle: Cycle) -> None:
     tell_the_rest(cycle)
     cycle.memory.moves += 1
     cycle.memory.hopeless.clear()
+    cycle.memory.refused.clear()
+
+
+def somebody_goes(cycle: Cycle) -> None:
+    """Others may count on what is left: who was in vain before may have hope."""
+    cycle.memory.refused.clear()
 
 
 def _whatever_comes(cycle: Cycle, unit: Unit) -> bool:

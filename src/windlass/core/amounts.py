@@ -82,5 +82,5 @@ def _model(cluster: Cluster, seat: Seat, kind: str) -> str:
     for grant in seat.grants:
         j = cluster.bank.place[node].get(grant.device)
         if j is not None and cluster.bank.devices[node][j].kind == kind:
-            return cluster.bank.devices[node][j].model
+            return str(cluster.bank.devices[node][j].model)
     return ""

@@ -12,6 +12,7 @@ snapshot came about, and every tie is broken by index.
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -32,6 +33,8 @@ class Cluster:
     def __init__(self, nodes: Sequence[Node], levels: tuple[str, ...] = ()) -> None:
         self.nodes = sorted(nodes, key=lambda node: (node.path, node.name))
         self.index = {node.name: i for i, node in enumerate(self.nodes)}
+        self._whole: tuple[Cluster, Ints] | None = None
+        """Of a part: what it is a part of, and which nodes."""
         self.levels = levels
         self.shapes = Shapes()
         self.resources: dict[str, int] = {}
@@ -55,16 +58,25 @@ class Cluster:
         self._masks: dict[Constraint, Mask] = {}
         self._points: dict[tuple[Preference, ...], Ints] = {}
         self._domains_of: dict[str, Ints] = {}
-        self._whole: tuple[Cluster, Ints] | None = None
-        """Of a part: what it is a part of, and which nodes."""
         self._when_empty: dict[int, Ints] = {}
         self._caps: dict[int, Ints] = {}
         self._synced: dict[int, int] = {}
         self._touched: list[int] = []
         self._undo: list[tuple[int, Ints, devices.Row, tuple[int, ...]]] = []
 
+    @functools.cached_property
+    def nodes(self) -> list[Node]:
+        """By place and name. Of a part, found when somebody asks: most only count."""
+        whole, where = self._whole or (self, np.zeros(0, np.int64))
+        return [whole.nodes[i] for i in where.tolist()]
+
+    @functools.cached_property
+    def index(self) -> dict[str, int]:
+        """Name -> number."""
+        return {node.name: i for i, node in enumerate(self.nodes)}
+
     def __len__(self) -> int:
-        return len(self.nodes)
+        return len(self.open)
 
     def fork(self, shapes: Iterable[Shape] | None = None) -> Cluster:
         """An independent copy of what can change; facts about nodes are shared. What is kept per
@@ -88,8 +100,8 @@ class Cluster:
         """Some of the nodes (ascending) as a cluster of their own, host ports free; rows for it
         come from `rows_in`."""
         twin = copy.copy(self)
-        twin.nodes = [self.nodes[i] for i in where]
-        twin.index = {node.name: i for i, node in enumerate(twin.nodes)}
+        for found_when_asked in ("nodes", "index"):
+            twin.__dict__.pop(found_when_asked, None)
         twin.capacity, twin.free = self.capacity[:, where], self.free[:, where]
         twin.open, twin.price = self.open[where], self.price[where]
         twin.bank, twin.ports = self.bank.part(where), {}
@@ -197,6 +209,11 @@ class Cluster:
             caps[changed] = self._fit(shape, changed)
         self._synced[shape.id] = len(self._touched)
         return caps
+
+    def caps_so_far(self, shape: Shape) -> Ints:
+        """`caps` as they were when last asked for: no less, where room only shrank. Read only."""
+        found = self._caps.get(shape.id)
+        return self.caps(shape) if found is None else found
 
     def caps_at(self, shape: Shape, where: Ints) -> Ints:
         """`caps` of some nodes, found anew: for a cluster that is asked about few of them."""
@@ -311,6 +328,10 @@ class Cluster:
         changed[self.bank.shift(devices, sign)] = True
         self._touched += np.flatnonzero(changed).tolist()
 
+    def touch(self, nodes: Ints) -> None:
+        """Somebody else wrote what is free there."""
+        self._touched += nodes.tolist()
+
     def shift_port(self, port: int, node: int, sign: int) -> None:
         where = self.ports.setdefault(port, set())
         where.add(node) if sign < 0 else where.discard(node)
@@ -390,12 +411,18 @@ class Cluster:
 
 def rows_in(where: Ints, width: int, members: Ints, devices: Ints) -> tuple[Ints, Ints]:
     """Rows of a cluster as rows of its part `where`; `width` is that of its bank."""
-    here, there = np.isin(members[0], where), np.isin(devices[0] // max(width, 1), where)
-    members, devices = members[:, here], devices[:, there]
-    members[0] = np.searchsorted(where, members[0])
-    if width:
-        devices[0] = np.searchsorted(where, devices[0] // width) * width + devices[0] % width
-    return members, devices
+    nodes, owners = members[0], devices[0] // max(width, 1)
+    most = max(nodes.max(initial=-1), owners.max(initial=-1), where.max(initial=-1))
+    number = np.full(most + 1, -1, np.int64)
+    number[where] = np.arange(len(where))
+    nodes, owners = number[nodes], number[owners]
+    here, there = nodes >= 0, owners >= 0
+    if not here.all():
+        members, nodes = members[:, here], nodes[here]
+    if not there.all():
+        devices, owners = devices[:, there], owners[there]
+    inside = devices[0] - devices[0] // max(width, 1) * width
+    return np.vstack([nodes, members[1:]]), np.vstack([owners * width + inside, devices[1:]])
 
 
 def _domain_ids(nodes: Iterable[Node], depth: int) -> Ints:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from windlass.core import (
     alike,
     amounts,
+    departures,
     elastic,
     models,
     order,
@@ -24,6 +25,7 @@ from windlass.core import (
     releases,
     repair,
     reserve,
+    screening,
     shadows,
     verdicts,
     wanted,
@@ -131,8 +133,10 @@ class Cycle:
         self.wanted: list[Wanted] = []
         self.wake: list[float] = []
         self.desk = preempt.Desk()
+        self.departures = departures.Departures(self)
         self._stuck: dict[object, Stuck] = {}
         self.memory = alike.Memory()
+        self.room = screening.Room(self.scene.cluster, self.work)
         self._blocked: set[tuple[str, str]] = set()
         """(strict queue, resource class) whose head waits."""
         self.ledger = releases.Ledger(snapshot.releases)
@@ -171,7 +175,7 @@ class Cycle:
         wanted = {wish.role.name: wish.count for wish in place.least_of(unit)}
         return (
             unit.held is None
-            and self._barred(unit) is None
+            and self.barred(unit) is None
             and Counter(seat.role for seat in nomination.seats) == wanted
             and all(self.scene.cluster.serves(roles[s.role], s) for s in nomination.seats)
         )
@@ -220,10 +224,17 @@ class Cycle:
             heapq.heappush(turns, (rank, name, self.memory.moves, unit))
 
     def _next(self, name: str, line: Iterator[Unit]) -> Unit | None:
-        if self.memory.hopeless and name not in self.tree.held and alike.is_over(self, name):
-            self.memory.rest.append(line)
-            return None
-        return next(line, None)
+        """Who may have something to hope for; those before it are told why they wait."""
+        seen = 0
+        while True:
+            over = len(self.memory.hopeless) > seen and name not in self.tree.held
+            if over and alike.is_over(self, name):
+                self.memory.rest.append(line)
+                return None
+            seen = len(self.memory.hopeless)
+            unit = next(line, None)
+            if unit is None or not alike.pass_over(self, unit):
+                return unit
 
     def _rank(self, name: str, unit: Unit) -> tuple[int, ...]:
         return self.tree.rank(name, self.need(unit))
@@ -234,7 +245,7 @@ class Cycle:
         self.turn.append(key)
         if key in self.placements or key in self.nominations:
             return
-        barred = self._barred(unit)
+        barred = self.barred(unit)
         if barred is not None:
             self.verdicts[key] = barred
             return
@@ -253,7 +264,7 @@ class Cycle:
         if promise is None and self.memory.moves == before:
             alike.remember(self, unit, verdict)
 
-    def _barred(self, unit: Unit) -> Verdict | None:
+    def barred(self, unit: Unit) -> Verdict | None:
         """What its queue has against it: said of nobody else, however alike."""
         queue = self.tree.queues.get(unit.queue)
         if queue is None:
@@ -377,6 +388,7 @@ class Cycle:
         reserve.give_back(self, running)
         self.ledger = releases.Ledger(self.snapshot.releases)
         self._stuck.clear()
+        self.room = screening.Room(self.scene.cluster, self.work)
         alike.forget(self)
 
     def _wait(self, unit: Unit, verdict: Verdict) -> Verdict:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,8 +44,11 @@ _MOST_PARTS = 128
 
 class Bank:
     def __init__(self, nodes: Sequence[Node]) -> None:
-        self.devices = [node.devices for node in nodes]
-        self.place = [{d.id: i for i, d in enumerate(node.devices)} for node in nodes]
+        self.devices = _column(node.devices for node in nodes)
+        """Per node; an array of tuples, so that parts of it cost little."""
+        self.place = _column({d.id: i for i, d in enumerate(node.devices)} for node in nodes)
+        self._whole: tuple[Bank, Ints] | None = None
+        """Of a part: what it is a part of, and which nodes."""
         width = max((len(node.devices) for node in nodes), default=0)
         shape = (len(nodes), width)
         self.compute, self.memory, self.mode, self.used = (
@@ -58,8 +62,10 @@ class Bank:
         self.unlocked: Ints = (self.compute > 0).sum(axis=1)
         """Devices per node that nobody holds a part of."""
         layouts: dict[object, int] = {}
-        self._layout = [layouts.setdefault(_anonymous(n.devices), len(layouts)) for n in nodes]
+        numbers = [layouts.setdefault(_anonymous(n.devices), len(layouts)) for n in nodes]
+        self._layout: Ints = np.array(numbers, np.int64)
         self._eligible: dict[DeviceRequest, Mask] = {}
+        self._any: dict[DeviceRequest, bool] = {}
         self._exact: dict[tuple[int, int, bytes], int] = {}
         self._served: dict[tuple[int, DeviceRequest], list[int]] = {}
 
@@ -73,11 +79,10 @@ class Bank:
     def part(self, where: Ints) -> Bank:
         """The devices of some nodes only."""
         twin = copy.copy(self)
-        twin.devices = [self.devices[i] for i in where]
-        twin.place = [self.place[i] for i in where]
-        twin._layout = [self._layout[i] for i in where]
+        twin.devices, twin.place = self.devices[where], self.place[where]
+        twin._layout = self._layout[where]
         twin._full = (self._full[0][where], self._full[1][where])
-        twin._eligible = {request: rows[where] for request, rows in self._eligible.items()}
+        twin._whole, twin._eligible = (self, where), {}
         twin.compute, twin.memory = self.compute[where], self.memory[where]
         twin.mode, twin.used = self.mode[where], self.used[where]
         twin.unlocked = self.unlocked[where]
@@ -101,6 +106,8 @@ class Bank:
 
     def fit_request(self, request: DeviceRequest, where: Ints) -> Ints:
         """Members that each node takes of one request alone."""
+        if request.form == "whole" and self._serves_all(request):
+            return self.unlocked[where] // request.count
         mode = self.mode[where]
         eligible = self.eligible(request)[where]
         if request.form == "whole":
@@ -120,6 +127,19 @@ class Bank:
             return np.asarray(np.where(usable, many, 0).sum(axis=1))
         return np.array([self._fit_partitions(request, int(n), eligible[i])
                          for i, n in enumerate(where)], np.int64)  # fmt: skip
+
+    def _serves_all(self, request: DeviceRequest) -> bool:
+        """Whether every device could serve the request, and all of them are of one model."""
+        found = self._any.get(request)
+        if found is None:
+            if len(request.models) > 1 and request.count > 1:
+                found = False
+            elif self._whole is not None:
+                found = self._whole[0]._serves_all(request)
+            else:
+                found = bool((self.eligible(request) | (self._full[0] == 0)).all())
+            self._any[request] = found
+        return found
 
     def _fit_whole(self, request: DeviceRequest, where: Ints, free: Mask) -> Ints:
         if len(request.models) < 2 or request.count == 1:
@@ -147,7 +167,7 @@ class Bank:
         state = (
             row.compute.tobytes() + row.memory.tobytes() + row.mode.tobytes() + row.used.tobytes()
         )
-        key = (shape.id, self._layout[node], state)
+        key = (shape.id, int(self._layout[node]), state)
         found = self._exact.get(key)
         if found is None:
             found = 0
@@ -162,11 +182,14 @@ class Bank:
     def eligible(self, request: DeviceRequest) -> Mask:
         """Devices that could ever serve the request, whoever holds them now."""
         found = self._eligible.get(request)
-        if found is None:
+        if found is None and self._whole is not None:
+            whole, where = self._whole
+            found = self._eligible[request] = whole.eligible(request)[where]
+        elif found is None:
             by_layout: dict[int, list[bool]] = {}
             rows = np.zeros(self.compute.shape, np.bool_)
             for i, owned in enumerate(self.devices):
-                layout = self._layout[i]
+                layout = int(self._layout[i])
                 if layout not in by_layout:
                     by_layout[layout] = [choosing.serves(device, request) for device in owned]
                 rows[i, : len(owned)] = by_layout[layout]
@@ -198,7 +221,7 @@ class Bank:
 
     def _serving(self, node: int, request: DeviceRequest) -> list[int]:
         """Which of a node's devices could serve a request; the same for nodes that look alike."""
-        key = (self._layout[node], request)
+        key = (int(self._layout[node]), request)
         found = self._served.get(key)
         if found is None:
             owned = enumerate(self.devices[node])
@@ -324,6 +347,15 @@ class Bank:
                     name = f"{device.kind}/{device.model}"
                     sums[name] = sums.get(name, 0) + WHOLE
         return sums
+
+
+def _column(values: Iterable[Any]) -> npt.NDArray[Any]:
+    """Any objects as an array of them."""
+    found = list(values)
+    column = np.empty(len(found), object)
+    for i, value in enumerate(found):
+        column[i] = value
+    return column
 
 
 def _anonymous(owned: Sequence[Device]) -> tuple[Device, ...]:

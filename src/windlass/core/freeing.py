@@ -9,7 +9,6 @@ who is left in the set could be spared. It changes nothing but its own copies.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
@@ -292,20 +291,6 @@ def relieved(cluster: Cluster, flat: Flat, gone: Mask | None) -> Cluster:
     return trial
 
 
-def at_worst(cluster: Cluster, leaving: Flat, promised: Flat) -> Cluster:
-    """A copy with what is free now and stays free when those leave and those come: promised room
-    is first taken from what is being left, and what is left beyond that does not count yet."""
-    trial = cluster.fork(())
-    now, later = relieved(cluster, promised, None), relieved(cluster, leaving, None)
-    trial.free = np.minimum(now.free, later.free)
-    bank, first, second = trial.bank, now.bank, later.bank
-    bank.compute = np.minimum(first.compute, second.compute)
-    bank.memory = np.minimum(first.memory, second.memory)
-    slots, slices = np.maximum(first.used, second.used), first.used | second.used
-    bank.used = np.where(bank.mode == PARTITIONED, slices, slots)
-    return trial
-
-
 def free_ports(cluster: Cluster, pieces: Iterable[Piece]) -> None:
     for piece in pieces:
         roles = {role.name: role for role in piece.running.unit.roles}
@@ -317,26 +302,14 @@ def free_ports(cluster: Cluster, pieces: Iterable[Piece]) -> None:
 
 def keep_promised(cycle: Cycle, cluster: Cluster) -> None:
     """Ports and slices that are promised stay taken, also where a victim still has them."""
-    for role, seat in insistent(cycle):
-        node = cluster.index.get(seat.node)
-        if node is not None:
-            _insist(cluster, node, role, seat)
+    for role, seat in cycle.departures.insistent():
+        insist(cluster, role, seat)
 
 
-def insistent(cycle: Cycle) -> list[tuple[Role, Seat]]:
-    """Promised seats with ports or slices: what one leaves there another cannot share."""
-    seen, found = cycle.desk.insistent
-    for key in itertools.islice(cycle.nominations, seen, None):
-        roles = {role.name: role for role in cycle.snapshot.waiting[key].roles}
-        for seat in cycle.nominations[key].seats:
-            role = roles[seat.role]
-            if role.ports or any(grant.form == "partition" for grant in seat.grants):
-                found.append((role, seat))
-    cycle.desk.insistent = (len(cycle.nominations), found)
-    return found
-
-
-def _insist(cluster: Cluster, node: int, role: Role, seat: Seat) -> None:
+def insist(cluster: Cluster, role: Role, seat: Seat) -> None:
+    node = cluster.index.get(seat.node)
+    if node is None:
+        return
     for port in role.ports:
         cluster.ports.setdefault(port, set()).add(node)
     for device, _, _, slices, mode in cluster.bank.footprint(node, seat.grants):

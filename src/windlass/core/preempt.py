@@ -13,30 +13,29 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from windlass.core import (
-    amounts,
+    alike,
     freeing,
     models,
     order,
     queues,
-    releases,
     roster,
     verdicts,
     victims,
 )
 from windlass.core.cluster import Cluster
-from windlass.core.facts import Eviction, Nomination, Role, Running, Seat, Unit, Verdict
+from windlass.core.facts import Eviction, Nomination, Seat, Unit, Verdict
 from windlass.core.freeing import Plan, Trial
 from windlass.core.place import Failure, sit_down
 from windlass.core.queues import Shortage, Sums, Tree
-from windlass.core.roster import Columns, Flat, Piece
+from windlass.core.roster import Columns, Piece
 from windlass.core.shadows import Held
-from windlass.core.victims import Claim, Hope, Pool, Standing
+from windlass.core.victims import Claim, Pool, Standing
 from windlass.kinds.reasons import Reason
 
 if TYPE_CHECKING:
@@ -59,23 +58,6 @@ class Refusal:
 
 
 @dataclasses.dataclass(slots=True)
-class Outlook:
-    """The cluster while those who were told to go leave."""
-
-    at: tuple[int, int]
-    """After how many promises and evictions."""
-    placed: int
-    """Starts that it knows of."""
-    worst: Cluster
-    """What can be counted on beside new victims. What others will have left counts only once they
-    are gone: else a decision about the same facts could go further than the one before it."""
-    later: Cluster
-    """Once all of them are gone."""
-    worst_hope: Hope
-    later_hope: Hope
-
-
-@dataclasses.dataclass(slots=True)
 class Desk:
     """What preemption remembers within one decision."""
 
@@ -90,15 +72,6 @@ class Desk:
     whose quota was in the way."""
     late: bool = False
     """Everybody had a turn: units that start in this decision are as good as running."""
-    told: dict[str, Piece] = dataclasses.field(default_factory=dict)
-    """Units told to go, now or before, and those of their members that do."""
-    seen_before: bool = False
-    evicted: int = 0
-    """Evictions that are among the told already."""
-    leaving: Flat | None = None
-    """What they hold, once it was laid out."""
-    left: tuple[int, dict[str, Sums]] = (0, {})
-    """By queue, what so many of them leave."""
     repaired: list[str] | None = None
     starting: dict[str, list[tuple[Unit, Sums]]] = dataclasses.field(default_factory=dict)
     seen: int = 0
@@ -111,20 +84,12 @@ class Desk:
     )
     """Shape id -> what `victims` found out about it, and at which version of the cluster."""
     later: tuple[Cluster, Tree] | None = None
-    """As it will be without them, with the promises that were kept so far."""
-    worst: tuple[tuple[int, int, int], Tree] | None = None
-    """The tree by what can be counted on, and after how many starts, promises and evictions."""
-    outlook: Outlook | None = None
-    promised: tuple[int, Flat] | None = None
-    """What so many promises hold."""
-    insistent: tuple[int, list[tuple[Role, Seat]]] = (0, [])
-    """Of so many promises, the seats that `freeing` keeps taken whoever leaves."""
+    """As it will be without those who were told to go, with the promises that were kept so far."""
 
     def forget(self) -> None:
         """Room came back: what did not fit may fit now."""
         self.refused, self.standings, self.hopes = {}, {}, {}
-        self.columns, self.members, self.worst, self.outlook = {}, {}, None, None
-        self.starting, self.seen, self.leaving = {}, 0, None
+        self.columns, self.members, self.starting, self.seen = {}, {}, {}, 0
 
 
 def within_queue(cycle: Cycle, ask: Ask, shortage: Shortage) -> bool:
@@ -137,10 +102,9 @@ def within_queue(cycle: Cycle, ask: Ask, shortage: Shortage) -> bool:
 
 def make_room(cycle: Cycle, ask: Ask, failure: Failure) -> bool:
     """The queue may use more, but there is no room."""
-    shape = cycle.scene.cluster.shape_of(failure.role)
-    if cycle.most_when_empty(shape) < failure.wanted:
+    if not _may_ask(cycle, failure):
         cycle.desk.why = ""
-        return False  # not even in an empty cluster
+        return False
     return _attempt(cycle, ask, frozenset(), failure)
 
 
@@ -155,6 +119,7 @@ def second_look(cycle: Cycle) -> None:
     while again and any(victims.withdrawable(cycle)):
         again = False
         desk.forget()
+        cycle.departures.forget()
         for key, over in list(desk.entitled.items()):
             unit = models.permitted(cycle.scene.cluster, cycle.tree, cycle.snapshot.waiting[key])
             if key in cycle.placements or key in cycle.nominations or not isinstance(unit, Unit):
@@ -163,6 +128,7 @@ def second_look(cycle: Cycle) -> None:
             if _attempt(cycle, cycle.ask(unit), over, None):
                 again = True
                 desk.forget()
+                cycle.departures.forget()
                 for withdrawn in before.keys() - cycle.placements.keys():
                     cycle.consider(cycle.snapshot.waiting[withdrawn])
 
@@ -178,9 +144,10 @@ def comes_free(cycle: Cycle, unit: Unit, seats: Sequence[Seat]) -> bool:
     """Whether a promised place will be free when all who were told to go before are gone. If not,
     somebody did not go or came between, and the promise is void."""
     if cycle.desk.later is None:
-        later = freeing.relieved(cycle.scene.cluster, _leaving(cycle), None)
-        freeing.free_ports(later, _told(cycle).values())
-        cycle.desk.later = (later, _tree_without_told(cycle))
+        departures = cycle.departures
+        later = freeing.relieved(cycle.scene.cluster, departures.leaving(), None)
+        freeing.free_ports(later, departures.told().values())
+        cycle.desk.later = (later, departures.tree_without())
     cluster, tree = cycle.desk.later
     firm = not unit.preemptible
     if unit.queue not in tree.queues or tree.shortage(unit.queue, cycle.need(unit), firm=firm):
@@ -203,16 +170,48 @@ def with_remark(cycle: Cycle, verdict: Verdict) -> Verdict:
     )  # fmt: skip
 
 
+def in_vain(cycle: Cycle, unit: Unit, need: Sums, failure: Failure) -> bool:
+    """Whether stopping others surely does not help the unit, as long as nobody else is told to go.
+    Looks at what can be stopped, not at promises: who finds too little without them finds no more
+    beside them."""
+    desk = cycle.desk
+    desk.why = ""
+    if not unit.preempts or not _may_ask(cycle, failure):
+        return True
+    standing = _standing(cycle, unit, _rank(cycle, unit))
+    if cycle.policy.reclaim and _may_be_inside(cycle, unit.queue, need, standing):
+        return False
+    if not standing or not (cycle.snapshot.running or desk.late):
+        return True  # there is nobody
+    if _hope(cycle, unit, standing, failure, ()):
+        return False
+    desk.why = _NOT_ENOUGH
+    return True
+
+
+def _may_ask(cycle: Cycle, failure: Failure) -> bool:
+    """Whether there could be anybody to stop for it at all."""
+    if not (cycle.policy.preempt or cycle.policy.reclaim):
+        return False
+    shape = cycle.scene.cluster.shape_of(failure.role)
+    return cycle.most_when_empty(shape) >= failure.wanted  # else not even in an empty cluster
+
+
+def _standing(cycle: Cycle, unit: Unit, rank: order.Key) -> Standing:
+    found = cycle.desk.standings.get((unit.queue, rank))
+    if found is None:
+        found = cycle.desk.standings[unit.queue, rank] = victims.standing(cycle, unit)
+    return found
+
+
 def _attempt(cycle: Cycle, ask: Ask, over: frozenset[str], failure: Failure | None) -> bool:
     unit, desk = ask.unit, cycle.desk
     desk.why = ""
     if not (cycle.policy.preempt or cycle.policy.reclaim) or not unit.preempts:
         return False
     rank = _rank(cycle, unit)
-    standing = desk.standings.get((unit.queue, rank))
-    if standing is None:
-        standing = desk.standings[unit.queue, rank] = victims.standing(cycle, unit)
-    entitled = cycle.policy.reclaim and _may_be_inside(cycle, ask, standing)
+    standing = _standing(cycle, unit, rank)
+    entitled = cycle.policy.reclaim and _may_be_inside(cycle, unit.queue, ask.need, standing)
     if entitled:
         desk.entitled[unit.key] = over
     if not (entitled or standing) or not (cycle.snapshot.running or desk.late):
@@ -222,7 +221,7 @@ def _attempt(cycle: Cycle, ask: Ask, over: frozenset[str], failure: Failure | No
     if known is not None and ask.members >= known.members and rank >= known.rank:
         desk.why = known.why
         return False
-    if entitled or _hope(cycle, ask, standing, failure):
+    if entitled or failure is None or _hope(cycle, unit, standing, failure, ask.beside):
         if not cycle.work.exhausted and _find_room(cycle, ask, over, entitled=entitled):
             return True
     else:
@@ -241,49 +240,51 @@ def _rank(cycle: Cycle, unit: Unit) -> order.Key:
     return key
 
 
-def _may_be_inside(cycle: Cycle, ask: Ask, standing: Standing) -> bool:
+def _may_be_inside(cycle: Cycle, queue: str, need: Sums, standing: Standing) -> bool:
     """Whether the queue would be inside its guarantee if all were gone that must go, or that the
     unit outranks."""
-    tree, queue = cycle.tree, ask.unit.queue
+    tree = cycle.tree
     own = tree.guarantee[queue]
-    if not any(ask.need.get(resource) for resource in own):
+    if not any(need.get(resource) for resource in own):
         return False
-    used, left = tree.used[queue], _left_by_told(cycle).get(queue, {})
+    used, left = tree.used[queue], cycle.departures.left().get(queue, {})
     return all(
         used.get(r, 0) - standing.held.get(r, 0) - left.get(r, 0) + asked <= own.get(r, 0)
-        for r, asked in ask.need.items()
+        for r, asked in need.items()
         if asked and r in tree.guaranteed
     )
 
 
-def _hope(cycle: Cycle, ask: Ask, standing: Standing, failure: Failure | None) -> bool:
+def _hope(
+    cycle: Cycle, unit: Unit, standing: Standing, failure: Failure, beside: tuple[Held, ...]
+) -> bool:
     """A quick look, only at nodes where anything could come free: whether what was short of room
     might find enough if all went that may go in its own queue, or if only all went that must."""
-    if failure is None or not failure.resolved:
+    if not failure.resolved:
         return True
-    topology = ask.unit.topology
+    topology = unit.topology
     level = topology.level if topology is not None and topology.required else ""
-    missing, outlook, role = failure.wanted - failure.room, _outlook(cycle), failure.role
+    missing, outlook = failure.wanted - failure.room, cycle.departures.outlook()
     cycle.work.spend(standing.count)
-    cluster, promised = cycle.scene.cluster, _promised(cycle)
-    shape = cluster.shape_of(role)
-    more = standing.bound(cluster, promised, shape)
+    cluster, promised = cycle.scene.cluster, cycle.departures.promised()
+    shape = cluster.shape_of(failure.role)
+    own = standing.hope(cluster, promised)
+    more = own.bound(shape)
     if outlook is not None and more < missing:
         more += outlook.worst_hope.bound(shape)
         more = max(more, outlook.later_hope.bound(shape))
     if more < missing:
         return False
+    futures = [[own]] if outlook is None else [[own, outlook.worst_hope], [outlook.later_hope]]
 
     def might(beside: tuple[Held, ...]) -> bool:
-        left = 0
-        if outlook is not None:
-            if outlook.later_hope.most(role, level, beside) >= missing:
-                return True
-            left = outlook.worst_hope.most(role, level, beside)
-        return left + standing.hope(cluster, promised).most(role, level, beside) >= missing
+        return any(
+            victims.most_with(cluster, hopes, shape, level, beside) >= failure.wanted
+            for hopes in futures
+        )
 
     # Promises differ from unit to unit; who finds too little without them need not look at them.
-    return might(()) and (not ask.beside or might(ask.beside))
+    return might(()) and (not beside or might(beside))
 
 
 def _find_room(cycle: Cycle, ask: Ask, over: frozenset[str], *, entitled: bool) -> bool:
@@ -299,7 +300,7 @@ def _find_room(cycle: Cycle, ask: Ask, over: frozenset[str], *, entitled: bool) 
         return True
     if not len(pool):
         return False
-    outlook = _outlook(cycle)
+    outlook = cycle.departures.outlook()
     base = outlook.worst if outlook is not None else cycle.scene.cluster
     trial = Trial(cycle, claim, pool, base, quota=bool(over) or not claim.inside)
     if entitled and key not in cycle.desk.hopes:
@@ -318,63 +319,23 @@ def _find_room(cycle: Cycle, ask: Ask, over: frozenset[str], *, entitled: bool) 
 
 def _count_on_others(cycle: Cycle, claim: Claim) -> bool:
     """Whether what others leave, beyond what is promised of it, is enough: nobody else must go."""
-    outlook = _outlook(cycle)
+    outlook = cycle.departures.outlook()
     if outlook is None:
         return False
     nobody, none = victims.nobody(cycle), np.zeros(0, np.bool_)
     trial = Trial(cycle, claim, nobody, outlook.later, quota=True)
     if not trial.fits(none):
         return False
-    trial.claim = dataclasses.replace(claim, tree=_tree_without_told(cycle))
+    trial.claim = dataclasses.replace(claim, tree=cycle.departures.tree_without())
     plan = freeing.plan(trial, none, models.in_turn(claim.unit)) if trial.suffices(none) else None
     if plan is not None:
         _commit(cycle, claim.unit, nobody, plan)
     return plan is not None
 
 
-def _outlook(cycle: Cycle) -> Outlook | None:
-    """None: nobody was told to go."""
-    if not _told(cycle):
-        return None
-    cluster, found = cycle.scene.cluster, cycle.desk.outlook
-    at = (len(cycle.nominations), len(cycle.evictions))
-    if found is None or found.at != at:
-        leaving, promised = _leaving(cycle), _promised(cycle)
-        worst = freeing.at_worst(cluster, leaving, promised)
-        later = freeing.relieved(cluster, leaving, None)
-        freeing.free_ports(later, _told(cycle).values())
-        for each in (worst, later):
-            freeing.keep_promised(cycle, each)
-        left = np.unique(leaving.members[0])
-        touched = np.union1d(left, promised.members[0])
-        found = cycle.desk.outlook = Outlook(
-            at, len(cycle.placements), worst, later, Hope(worst, touched), Hope(later, left)
-        )
-    for placement in itertools.islice(cycle.placements.values(), found.placed, None):
-        unit = cycle.running[placement.unit].unit
-        rows = releases.rows_of(cluster, unit, placement.seats)
-        for each in (found.worst, found.later):
-            releases.move(each, rows, -1)
-    found.placed = len(cycle.placements)
-    return found
-
-
-def _promised(cycle: Cycle) -> Flat:
-    """What is held for others on top of those who leave it."""
-    cluster, waiting, known = cycle.scene.cluster, cycle.snapshot.waiting, cycle.desk.promised
-    if known is None or known[0] != len(cycle.nominations):
-        pieces = [
-            roster.part_of(cluster, Running(waiting[key], each.seats, cycle.now), each.seats)
-            for key, each in cycle.nominations.items()
-        ]
-        flat = roster.flatten(pieces, len(cluster.resources))
-        known = cycle.desk.promised = (len(cycle.nominations), flat)
-    return known[1]
-
-
 def _claim(cycle: Cycle, ask: Ask, over: frozenset[str], *, entitled: bool) -> Claim:
     """What the unit may ask for, by what can be counted on."""
-    unit, need, tree = ask.unit, ask.need, _tree_at_worst(cycle)
+    unit, need, tree = ask.unit, ask.need, cycle.departures.tree_at_worst()
     scarce = over | victims.scarce_resources(cycle, unit) if entitled else over
     inside = entitled and tree.inside(unit.queue, need)
     return Claim(unit, need, scarce, tree, inside, _departed(cycle), _starting(cycle))
@@ -385,7 +346,7 @@ def _departed(cycle: Cycle) -> dict[str, list[str]]:
     desk, found = cycle.desk, dict[str, list[str]]()
     if desk.repaired is None:
         desk.repaired = [key for key in cycle.placements if key in cycle.snapshot.running]
-    for key in (*_told(cycle), *desk.repaired):
+    for key in (*cycle.departures.told(), *desk.repaired):
         found.setdefault(cycle.snapshot.running[key].unit.queue, []).append(key)
     return found
 
@@ -409,68 +370,6 @@ def _starting(cycle: Cycle) -> dict[str, list[tuple[Unit, Sums]]]:
     return found
 
 
-def _tree_at_worst(cycle: Cycle) -> Tree:
-    """What every queue holds at worst while those who were told to go leave. Read only."""
-    if not _told(cycle):
-        return cycle.tree
-    at = (len(cycle.placements), len(cycle.nominations), len(cycle.evictions))
-    if cycle.desk.worst is None or cycle.desk.worst[0] != at:
-        now = cycle.tree.fork()
-        for key in cycle.nominations:
-            unit = cycle.snapshot.waiting[key]
-            held = amounts.of_seats(cycle.scene.cluster, unit.roles, cycle.nominations[key].seats)
-            now.add(unit.queue, held, firm=not unit.preemptible, sign=-1)
-        cycle.desk.worst = (at, _tree_without_told(cycle).at_worst(now))
-    return cycle.desk.worst[1]
-
-
-def _tree_without_told(cycle: Cycle) -> Tree:
-    tree = cycle.tree.fork()
-    for piece in _told(cycle).values():
-        left = piece.running.unit
-        tree.add(left.queue, piece.held, firm=not left.preemptible, sign=-1)
-    return tree
-
-
-def _told(cycle: Cycle) -> dict[str, Piece]:
-    """Everybody who was told to go, by earlier decisions and by this one."""
-    desk, running = cycle.desk, cycle.snapshot.running
-    if not desk.seen_before:
-        desk.seen_before = True
-        for key in sorted(cycle.snapshot.roster.leaving):
-            _tell(cycle, key, running[key].leaving)
-    for eviction in cycle.evictions[desk.evicted :]:
-        _tell(cycle, eviction.unit, (*running[eviction.unit].leaving, *eviction.seats))
-    desk.evicted = len(cycle.evictions)
-    return desk.told
-
-
-def _left_by_told(cycle: Cycle) -> dict[str, Sums]:
-    """By queue, with those below it: what they leave."""
-    told, (seen, sums) = _told(cycle), cycle.desk.left
-    if seen != len(told):
-        sums = {}
-        for piece in told.values():
-            for queue in cycle.tree.path(piece.running.unit.queue):
-                queues.add(sums.setdefault(queue, {}), piece.held)
-        cycle.desk.left = (len(told), sums)
-    return sums
-
-
-def _tell(cycle: Cycle, key: str, members: Iterable[tuple[str, int]]) -> None:
-    running, chosen = cycle.snapshot.running[key], set(members)
-    seats = [seat for seat in running.seats if (seat.role, seat.index) in chosen]
-    cycle.desk.told[key] = roster.part_of(cycle.scene.cluster, running, seats)
-    cycle.desk.leaving = None
-
-
-def _leaving(cycle: Cycle) -> Flat:
-    if cycle.desk.leaving is None:
-        pieces = list(_told(cycle).values())
-        cycle.desk.leaving = roster.flatten(pieces, len(cycle.scene.cluster.resources))
-    return cycle.desk.leaving
-
-
 def _wake_when_unprotected(trial: Trial) -> bool:
     """If only minimum runtimes are in the way, says when enough of them are over."""
     protected, now = trial.pool.protected, trial.cycle.now
@@ -487,7 +386,7 @@ def _wake_when_unprotected(trial: Trial) -> bool:
 
 
 def _commit(cycle: Cycle, unit: Unit, pool: Pool, plan: Plan) -> None:
-    told, freed = _told(cycle), dict[str, Sums]()
+    freed, before = dict[str, Sums](), len(cycle.evictions)
     reasons = {unit.queue: f"a unit that comes before it in queue {unit.queue} needs the room"}
     for piece in _who_goes(cycle, pool, plan):
         if piece.key in cycle.snapshot.waiting:
@@ -497,9 +396,11 @@ def _commit(cycle: Cycle, unit: Unit, pool: Pool, plan: Plan) -> None:
         queue = piece.running.unit.queue
         reason = reasons.setdefault(queue, f"queue {unit.queue} takes back what it is guaranteed")
         cycle.evictions.append(Eviction(piece.key, members, unit.key, reason))
-        told[piece.key] = piece
         queues.add(freed.setdefault(queue, {}), piece.held)
-    cycle.desk.evicted, cycle.desk.leaving = len(cycle.evictions), None
+    if len(cycle.evictions) > before:
+        alike.somebody_goes(cycle)
+        standings = cycle.desk.standings
+        cycle.desk.standings = {at: each for at, each in standings.items() if at[0] not in freed}
     may = not cycle.over_space(unit) and not cycle.tree.shortage(
         unit.queue, cycle.need(unit), firm=not unit.preemptible
     )

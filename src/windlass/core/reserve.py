@@ -388,6 +388,7 @@ def _stop_guests(cycle: Cycle, unit: Unit, promise: Held) -> bool:
     for guest in stopped:
         members = tuple((seat.role, seat.index) for seat in guest.seats)
         cycle.evictions.append(Eviction(guest.unit.key, members, unit.key, "promised room is due"))
+    alike.somebody_goes(cycle)
     cycle.nominations[unit.key] = Nomination(unit.key, tuple(seats))
     cycle.hold(unit, seats)
     cycle.verdicts[unit.key] = verdicts.being_freed(unit)

@@ -90,15 +90,9 @@ class Totals:
         return min(fit, self.devices // whole) if whole else fit
 
 
-def _totals(cluster: Cluster, where: Ints, flats: Sequence[Flat]) -> Totals:
-    """What is free on these nodes, and what these hold there."""
-    free = cluster.free[:, where].clip(min=0).sum(axis=1)
-    devices, width = int(cluster.bank.unlocked[where].sum()), cluster.bank.compute.shape[1]
-    for flat in flats:
-        members, grants = rows_in(where, width, flat.members, flat.devices)
-        free = free + members[1:].sum(axis=1)
-        devices += grants.shape[1]
-    return Totals(free.tolist(), devices)
+def _totals(cluster: Cluster) -> Totals:
+    free = np.maximum(cluster.free, 0).sum(axis=1)
+    return Totals(free.tolist(), int(cluster.bank.unlocked.sum()))
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -111,29 +105,17 @@ class Standing:
     """Of what is guaranteed to anybody."""
     flat: Flat
     """What they hold."""
-    _where: Ints | None = None
-    _totals: Totals | None = None
     _hope: Hope | None = None
 
     def __bool__(self) -> bool:
         return self.count > 0
 
-    def bound(self, cluster: Cluster, promised: Flat, shape: Shape) -> int:
-        """No more than so many fit without all of them."""
-        if self._totals is None:
-            self._totals = _totals(cluster, self._nodes(), [self.flat, promised])
-        return self._totals.most(shape)
-
     def hope(self, cluster: Cluster, promised: Flat) -> Hope:
-        """A closer look at the same."""
+        """Where they are, without them."""
         if self._hope is None:
-            self._hope = Hope(cluster, self._nodes(), [self.flat, promised])
+            where = np.unique(self.flat.members[0])
+            self._hope = Hope(cluster, where, [self.flat, promised])
         return self._hope
-
-    def _nodes(self) -> Ints:
-        if self._where is None:
-            self._where = np.unique(self.flat.members[0])
-        return self._where
 
 
 class Hope:
@@ -144,42 +126,40 @@ class Hope:
         self._part, width = cluster.part(where), cluster.bank.compute.shape[1]
         for flat in flats:
             self._part.shift(*rows_in(where, width, flat.members, flat.devices), +1)
-        self._where = where
-        self._sums = _totals(self._part, np.arange(len(where)), ())
-        self._most: dict[tuple[int, str, tuple[Held, ...]], int] = {}
-        self._outside: dict[tuple[Held, ...], Mask] = {}
+        self.where = where
+        self._sums = _totals(self._part)
 
     def bound(self, shape: Shape) -> int:
         """No more than so many, by sums."""
         return self._sums.most(shape)
 
-    def most(self, role: Role, level: str, beside: tuple[Held, ...]) -> int:
-        """In one domain of the level, in all without one; away from nodes that were promised."""
-        part = self._part
-        shape = part.shape_of(role)
-        found = self._most.get((shape.id, level, beside))
-        if found is None:
-            caps = part.caps(shape)
-            if beside:
-                caps = np.where(self._away_from(beside), caps, 0)
-            if level in part.levels:
-                caps = part.by_domain(part.levels.index(level), caps)
-            found = int(caps.max(initial=0) if level else caps.sum())
-            self._most[shape.id, level, beside] = found
-        return found
+    def caps(self, shape: Shape) -> Ints:
+        """By node of `where`."""
+        return self._part.caps(shape)
 
-    def _away_from(self, beside: tuple[Held, ...]) -> Mask:
-        found = self._outside.get(beside)
-        if found is None:
-            taken = {node for held in beside for node in held.by_node}
-            found = np.array([node not in taken for node in self._where.tolist()], np.bool_)
-            self._outside[beside] = found
-        return found
+
+def most_with(
+    cluster: Cluster, hopes: Sequence[Hope], shape: Shape, level: str, beside: Sequence[Held]
+) -> int:
+    """Members that fit if all this came true: in one domain of the level, in all without one, away
+    from nodes that were promised."""
+    caps = cluster.caps_so_far(shape).copy()
+    for hope in hopes:
+        caps[hope.where] = np.maximum(caps[hope.where], hope.caps(shape))
+    for held in beside:
+        caps[held.nodes] = 0
+    if level in cluster.levels:
+        caps = cluster.by_domain(cluster.levels.index(level), caps)
+    return int(caps.max(initial=0) if level else caps.sum())
 
 
 def standing(cycle: Cycle, unit: Unit) -> Standing:
     own = columns_of(cycle, unit.queue)
-    rows = np.flatnonzero(_outranked(cycle, unit, own) & ~own.firm & ~own.leaving)
+    may_go = _outranked(cycle, unit, own) & ~own.firm & ~own.leaving
+    for key, piece in cycle.departures.told().items():
+        if piece.running.unit.queue == unit.queue:
+            may_go[own.rows(key)] = False
+    rows = np.flatnonzero(may_go)
     if not len(rows):
         return Standing(0, {}, own.flat)
     held = {r: int(own.held_of(r)[rows].sum()) for r in cycle.tree.guaranteed}

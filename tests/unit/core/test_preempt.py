@@ -341,9 +341,11 @@ def test_a_negative_answer_stops_nobody_and_costs_the_next_ones_nothing():
         assert world.evicted == {}
         return world.decision.operations
 
-    for_one = operations(1) - operations(1, preempt=False, reclaim=False)
-    assert for_one > 0
-    assert operations(50) - operations(50, preempt=False, reclaim=False) == for_one
+    def for_asking(units: int) -> int:
+        return operations(units) - operations(units, preempt=False, reclaim=False)
+
+    assert for_asking(10) > 0
+    assert for_asking(50) == for_asking(10)
 
 
 def test_a_promise_whose_victims_did_not_go_is_made_anew():
