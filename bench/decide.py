@@ -10,6 +10,7 @@ published figures are in the notes, for orientation only.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import statistics
 import sys
 import time
@@ -63,6 +64,7 @@ def measure(options: report.Options) -> report.Report:
 def from_empty(nodes: int, units: int) -> dict[str, Any]:
     """A long line in front of an empty cluster, in one decision."""
     snapshot = state.build(synthetic.busy_facts(nodes, units))
+    _settle()
     seconds, decision = _timed(lambda: cycle.decide(snapshot, 1000.0, POLICY))
     placed = sum(len(placement.seats) for placement in decision.placements)
     assert len(decision.placements) + len(decision.verdicts) == units
@@ -111,6 +113,7 @@ def reclaim(nodes: int) -> dict[str, Any]:
         levels=LEVELS,
     )
     snapshot = state.build(facts)
+    _settle()
     cycle.decide(snapshot, HOUR, POLICY)
     times = [_timed(lambda: cycle.decide(snapshot, HOUR, POLICY))[0] for _ in range(5)]
     decision = cycle.decide(snapshot, HOUR, POLICY)
@@ -146,6 +149,7 @@ class _Steady:
             levels=LEVELS,
         )
         self.snapshot = state.build(facts)
+        _settle()
         self._order = [each.unit.key for each in running]
         self._line = waiting
 
@@ -193,6 +197,13 @@ class _Steady:
             return [state.Holds(dataclasses.replace(running, seats=stay))]
         self._order.remove(running.unit.key)
         return [state.Gone(running.unit.key), state.Waits(running.unit)]
+
+
+def _settle() -> None:
+    """As the live scheduler does once it has seen everything: what is there to stay is not looked
+    through for garbage again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _keys(nominations: tuple[Nomination, ...]) -> set[str]:

@@ -27,6 +27,7 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _MANY = np.int64(1 << 40)
+_ALL = slice(None)
 
 
 class Cluster:
@@ -202,7 +203,7 @@ class Cluster:
         """How many more members of the shape each node takes. Read only."""
         caps = self._caps.get(shape.id)
         if caps is None:
-            caps = self._fit(shape, np.arange(len(self)))
+            caps = self._fit(shape, _ALL)
             self._caps[shape.id] = caps
         elif (seen := self._synced[shape.id]) < len(self._touched):
             changed = np.unique(np.array(self._touched[seen:], np.int64))
@@ -248,18 +249,18 @@ class Cluster:
         """How many members of the shape each node would take if it were empty. Read only."""
         found = self._when_empty.get(shape.id)
         if found is None:
-            found = self._fit(shape, np.arange(len(self)), empty=True)
+            found = self._fit(shape, _ALL, empty=True)
             self._when_empty[shape.id] = found
         return found
 
-    def _fit(self, shape: Shape, where: Ints, *, empty: bool = False) -> Ints:
+    def _fit(self, shape: Shape, where: Ints | slice, *, empty: bool = False) -> Ints:
         amounts = self.capacity if empty else self.free
         fit: Ints | None = None
         for column, need in shape.needs:
-            part = amounts[column].take(where) // need
+            part = amounts[column][where] // need
             fit = part if fit is None else np.minimum(fit, part, out=fit)
         if fit is None:
-            fit = np.full(len(where), _MANY, np.int64)
+            fit = np.full(len(self.open[where]), _MANY, np.int64)
         if shape.unknown:
             fit[:] = 0  # asks for a resource that no node has
         if shape.requests:
@@ -268,12 +269,11 @@ class Cluster:
             np.minimum(fit, 1, out=fit)
             if not empty:
                 taken = set().union(*(self.ports[p] for p in clashing(shape.ports, self.ports)))
-                fit[np.isin(where, list(taken))] = 0
+                fit[np.isin(np.arange(len(self))[where], list(taken))] = 0
         np.maximum(fit, 0, out=fit)
-        allowed = self.mask(shape.constraint).take(where)
+        fit *= self.mask(shape.constraint)[where]
         if not empty:
-            allowed &= self.takes(shape.constraint).take(where)
-        fit *= allowed
+            fit *= self.takes(shape.constraint)[where]
         return fit
 
     # --- taking and giving back

@@ -196,9 +196,11 @@ class Outlook:
     def follow(self, cycle: Cycle, told: list[Piece], promises: list[_Promise]) -> None:
         """Takes in what was decided since."""
         starts, gone, promised = self.knows
-        changed = [np.zeros(0, np.int64)]
-        for placement in itertools.islice(cycle.placements.values(), starts, None):
-            changed.append(self._start(cycle.running[placement.unit].unit, placement.seats))
+        placements = itertools.islice(cycle.placements.values(), starts, None)
+        changed = [
+            np.zeros(0, np.int64),
+            *(self._start(cycle.running[each.unit].unit, each.seats) for each in placements),
+        ]
         if len(told) > gone:
             changed.append(self._let_go(told[gone:]))
         changed += [self._promise(promise) for promise in promises[promised:]]

@@ -90,12 +90,13 @@ class Bank:
 
     # --- how many fit
 
-    def fit(self, shape: Shape, where: Ints, *, empty: bool = False) -> Ints:
+    def fit(self, shape: Shape, where: Ints | slice, *, empty: bool = False) -> Ints:
         """Members of the shape that each of these nodes takes, as far as devices go."""
         bank = self._emptied() if empty else self
         if len(shape.requests) == 1 and not shape.bundle:
             return bank.fit_request(shape.requests[0], where)
-        return np.array([bank._fit_exactly(shape, int(node)) for node in where], np.int64)
+        nodes = np.arange(len(bank.unlocked))[where].tolist()
+        return np.array([bank._fit_exactly(shape, node) for node in nodes], np.int64)
 
     def _emptied(self) -> Bank:
         twin = copy.copy(self)
@@ -104,7 +105,7 @@ class Bank:
         twin.unlocked = (self._full[0] > 0).sum(axis=1)
         return twin
 
-    def fit_request(self, request: DeviceRequest, where: Ints) -> Ints:
+    def fit_request(self, request: DeviceRequest, where: Ints | slice) -> Ints:
         """Members that each node takes of one request alone."""
         if request.form == "whole" and self._serves_all(request):
             return self.unlocked[where] // request.count
@@ -125,8 +126,9 @@ class Bank:
             if request.memory:
                 many = np.minimum(many, self.memory[where] // request.memory)
             return np.asarray(np.where(usable, many, 0).sum(axis=1))
-        return np.array([self._fit_partitions(request, int(n), eligible[i])
-                         for i, n in enumerate(where)], np.int64)  # fmt: skip
+        nodes = np.arange(len(self.mode))[where].tolist()
+        return np.array([self._fit_partitions(request, node, eligible[i])
+                         for i, node in enumerate(nodes)], np.int64)  # fmt: skip
 
     def _serves_all(self, request: DeviceRequest) -> bool:
         """Whether every device could serve the request, and all of them are of one model."""
@@ -141,11 +143,11 @@ class Bank:
             self._any[request] = found
         return found
 
-    def _fit_whole(self, request: DeviceRequest, where: Ints, free: Mask) -> Ints:
+    def _fit_whole(self, request: DeviceRequest, where: Ints | slice, free: Mask) -> Ints:
         if len(request.models) < 2 or request.count == 1:
             return np.asarray(free.sum(axis=1) // request.count)
         # Several models: the devices of one member are all of the same one.
-        total = np.zeros(len(where), np.int64)
+        total = np.zeros(len(free), np.int64)
         for model in request.models:
             one = dataclasses.replace(request, models=(model,))
             total += (free & self.eligible(one)[where]).sum(axis=1) // request.count

@@ -66,10 +66,9 @@ class Trial:
     def _look_only_where_it_matters(self) -> None:
         """Of a full cluster few nodes count: those with room, and those where somebody may go."""
         base, flat = self.base, self.pool.flat
-        shape = base.shape_of(self.wishes[0].role)
-        if _is_intricate(shape):
+        if _is_intricate(self.shape):
             return
-        some = base.caps(shape) > 0
+        some = base.caps(self.shape) > 0
         some[flat.members[0]] = True
         self.nodes = np.flatnonzero(some)
         rows = rows_in(self.nodes, base.bank.compute.shape[1], flat.members, flat.devices)
@@ -92,18 +91,27 @@ class Trial:
     def fits(self, gone: Mask) -> bool:
         if not self.alike:
             return not isinstance(self.place(self.cluster(gone), gone), Failure)
-        sums = np.bincount(self.domains, weights=self.caps(gone))
+        return self.enough(self.caps(gone))
+
+    def enough(self, caps: Ints) -> bool:
+        """Whether members that are alike all find room in one domain."""
+        sums = np.bincount(self.domains, weights=caps)
         return bool(len(sums)) and int(sums.max()) >= self.wishes[0].count
 
     def caps(self, gone: Mask) -> Ints:
         """Where members fit once these are gone, if they are alike."""
+        if _is_intricate(self.shape):
+            return self.allowed(self.cluster(gone).caps(self.shape))
+        return self.allowed(self.base.caps_without(self.shape, *self.rows(gone)))
+
+    def allowed(self, caps: Ints) -> Ints:
+        """Without what is promised to others."""
         self.cycle.work.spend(len(self.base))
-        shape = self.base.shape_of(self.wishes[0].role)
-        if _is_intricate(shape):
-            caps = self.cluster(gone).caps(shape)
-        else:
-            caps = self.base.caps_without(shape, *self.rows(gone))
         return caps if self.within is None else np.where(self.within, caps, 0)
+
+    @property
+    def shape(self) -> Shape:
+        return self.base.shape_of(self.wishes[0].role)
 
     def rows(self, gone: Mask) -> tuple[Ints, Ints]:
         """What these hold, as `Cluster.shift` takes it."""
@@ -182,7 +190,7 @@ def _plan_in_order(trial: Trial, rank: Ints, allowed: Mask, models: tuple[str, .
     if trial.quota:
         books = sparing.Books(trial.claim, trial.pool, np.zeros_like(allowed))
         low = books.go_until_allowed(np.argsort(rank)[:most])
-    enough = first_that(lambda n: trial.fits(_whole_units(trial.pool, rank < n)), low, most)
+    enough = first_that(_prefix_fits(trial, rank), low, most)
     gone = _whole_units(trial.pool, rank < enough)
     cluster = trial.cluster(gone)
     seats = trial.place(cluster, gone, _cheapest_nodes(trial, gone), models)
@@ -195,6 +203,40 @@ def _plan_in_order(trial: Trial, rank: Ints, allowed: Mask, models: tuple[str, .
     if sparing.spare(trial, gone, rank):
         seats = trial.place(trial.cluster(gone), gone, None, models)
     return None if isinstance(seats, Failure) else Plan(gone, seats, _price(trial.pool, gone))
+
+
+def _prefix_fits(trial: Trial, rank: Ints) -> Check:
+    """Whether the gainer fits once the first so many of an order are gone."""
+    if not trial.alike or _is_intricate(trial.shape):
+        return lambda n: trial.fits(_whole_units(trial.pool, rank < n))
+    prefix = _Prefix(trial, rank)
+    return lambda n: trial.enough(trial.allowed(prefix.caps(n)))
+
+
+class _Prefix:
+    """The cluster once the first so many pieces of an order are gone. Asked for another number, it
+    moves only those in between."""
+
+    def __init__(self, trial: Trial, rank: Ints) -> None:
+        pool, flat = trial.pool, trial.pool.flat
+        with_least = np.where(pool.least >= 0, np.minimum(rank, rank[pool.least]), rank)
+        self._shape, self._cluster, self._gone = trial.shape, trial.base.fork(()), 0
+        self._seats, self._members = _sorted(with_least[flat.seat_of], flat.members)
+        self._grants, self._devices = _sorted(with_least[flat.grant_of], flat.devices)
+
+    def caps(self, count: int) -> Ints:
+        between = sorted((self._gone, count))
+        seats = slice(*np.searchsorted(self._seats, between).tolist())
+        grants = slice(*np.searchsorted(self._grants, between).tolist())
+        sign = 1 if count > self._gone else -1
+        self._cluster.shift(self._members[:, seats], self._devices[:, grants], sign)
+        self._gone = count
+        return self._cluster.caps(self._shape)
+
+
+def _sorted(ranks: Ints, rows: Ints) -> tuple[Ints, Ints]:
+    order = np.argsort(ranks, kind="stable")
+    return ranks[order], rows[:, order]
 
 
 def first_that(works: Check, low: int, high: int) -> int:

@@ -277,10 +277,10 @@ def _scarcest(cycle: Cycle, role: Role) -> tuple[str, int, int]:
     for name, need in role.needs.items():
         column = cluster.resources.get(name)
         if column is not None and need:
-            members = int(np.maximum(cluster.free[column, usable] // need, 0).sum())
+            members = int((np.maximum(cluster.free[column], 0) // need * usable).sum())
             found.append((members, name, need))
     for request in role.devices:
-        fit = cluster.bank.fit_request(request, np.flatnonzero(usable))
+        fit = cluster.bank.fit_request(request, slice(None)) * usable
         name = f"{request.kind}/{request.models[0]}" if len(request.models) == 1 else request.kind
         found.append((int(fit.sum()), name, amounts.charge(cluster, request)))
     if not found:
