@@ -14,6 +14,7 @@ import fcntl
 import hashlib
 import importlib.metadata
 import importlib.util
+import inspect
 import io
 import json
 import os
@@ -34,14 +35,15 @@ from tests.harness import build
 
 PAUSE = "windlass.dev/pause:test"
 PLATFORM = f"windlass.dev/windlass:{windlass.__version__}"
+BARE = "windlass.dev/bare:test"
 USER = 10001
 """Who the platform image runs as."""
 PYTHON = "/usr/local/bin/python3"
 """Where the platform image has its Python, as in the official image of Python."""
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
-_KEPT = 6
-"""How many archives stay in the cache."""
+_KEPT = {"*.tar": 8, "layer-shell-*": 4, "layer-python-*": 3, "layer-package-*": 6}
+"""How many of each stay in the cache: several checkouts may share it."""
 _NOT_IN_PODS = {
     "__pycache__", "site-packages", "test", "tests", "idlelib", "ensurepip", "tkinter",
     "turtledemo", "lib2to3",
@@ -62,19 +64,23 @@ def cache_dir() -> Path:
 
 def pause() -> Path:
     """An archive of the image that holds a pod's namespaces."""
-    return _archive(
-        PAUSE, [_Layer("shell", _digest(_recipe()), _write_shell)], entrypoint=["/bin/sleep", "inf"]
-    )
+    return _archive(PAUSE, [_shell_layer()], entrypoint=["/bin/sleep", "inf"])
 
 
 def platform() -> Path:
     """An archive of the image that Windlass' own parts and pods without an image run in."""
+    of_python = (_write_python, _files_below, _dependency_files, _libraries)
     layers = [
-        _Layer("shell", _digest(_recipe()), _write_shell),
-        _Layer("python", _digest(_recipe(), *_python_state()), _write_python),
-        _Layer("package", _digest(_recipe(), *_package_state()), _write_package),
+        _shell_layer(),
+        _Layer("python", _digest(_recipe(*of_python), *_python_state()), _write_python),
+        _Layer("package", _digest(_recipe(_write_package), *_package_state()), _write_package),
     ]
     return _archive(PLATFORM, layers, user=f"{USER}:{USER}")
+
+
+def bare() -> Path:
+    """An archive of an image as small as they come: one static program, no shell, no library."""
+    return _archive(BARE, [_Layer("bare", _digest(_recipe(_write_bare)), _write_bare)])
 
 
 # --- archives -------------------------------------------------------------------------------------
@@ -149,9 +155,9 @@ def _add_image(
 
 
 def _forget_old(folder: Path) -> None:
-    for pattern in ("*.tar", "layer-*"):
+    for pattern, count in _KEPT.items():
         files = sorted(folder.glob(pattern), key=lambda file: file.stat().st_mtime, reverse=True)
-        for file in files[_KEPT:]:
+        for file in files[count:]:
             file.unlink()
 
 
@@ -222,18 +228,31 @@ def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
-def _recipe() -> str:
-    return Path(__file__).read_text()
+def _recipe(*steps: Any) -> str:
+    """Changes with the code that makes a layer, and only with that: layers cost a minute."""
+    return "".join(inspect.getsource(step) for step in (_Tree, _plain, *steps))
+
+
+def _shell_layer() -> _Layer:
+    return _Layer("shell", _digest(_recipe(_write_shell), *_APPLETS), _write_shell)
 
 
 # --- what is in them ------------------------------------------------------------------------------
 
 
-def _write_shell(tree: _Tree) -> None:
-    busybox = shutil.which("busybox")
-    if busybox is None:
+def _write_bare(tree: _Tree) -> None:
+    tree.copy(_busybox(), "/only/busybox")
+
+
+def _busybox() -> Path:
+    found = shutil.which("busybox")
+    if found is None:
         raise build.BuildError("busybox is missing: run `python -m tests.harness.kubelet` as root.")
-    tree.copy(Path(busybox), "/bin/busybox")
+    return Path(found)
+
+
+def _write_shell(tree: _Tree) -> None:
+    tree.copy(_busybox(), "/bin/busybox")
     for applet in _APPLETS:
         tree.link(f"/bin/{applet}", "busybox")
     tree.link("/usr/bin/env", "/bin/busybox")

@@ -32,6 +32,7 @@ def _choices(function: Function) -> Function:
         (("--storage-size",), "Size of the server's volume. [default: 20Gi]"),
         (("--server-address",), "https:// address of the server for pods. [default: its Service]"),
         (("--api-address",), "HOST:PORT of the API server for our pods. [default: its Service]"),
+        (("--environments",), "claim:NAME that keeps built environments. [default: none are kept]"),
     ):
         function = click.option(*names, default="", help=text)(function)
     waits = click.option("--wait/--no-wait", default=True, help="Wait until all parts work.")

@@ -48,8 +48,9 @@ class Engine:
     python: str = "python3"
     """The Python inside pods that has this package: what `prepare` and the companion run with."""
     environments: str = ""
-    """hostPath under which a namespace finds the environments it has built; "": none is kept, and
-    each pod builds its own."""
+    """Where a namespace finds the environments it has built: a path of the node (`{namespace}` is
+    the namespace), or `claim:NAME`, a claim of that name in each namespace, which all nodes must be
+    able to write to at once. "": none is kept, and each pod builds its own."""
     ledger: bool = False
     """Somebody writes down what Runs held: they are kept until that is done."""
 

@@ -496,13 +496,8 @@ class _Pod:
             add("token", f"{hostpods.ROOT}/token",
                 {"projected": {"sources": [{"serviceAccountToken": token}]}}, True)  # fmt: skip
         if podsetup.builds_environment(spec):
-            kept = engine.environments
-            source = {"hostPath": {"path": kept, "type": "DirectoryOrCreate"}}
-            add(
-                "environments",
-                f"{hostpods.ROOT}/environments",
-                source if kept else {"emptyDir": {}},
-            )
+            source = podsetup.environments_volume(engine, self.owner.namespace)
+            add("environments", f"{hostpods.ROOT}/environments", source)
         size = _shared_memory(self.role, engine)
         if size:
             add("shm", "/dev/shm", {"emptyDir": {"medium": "Memory", "sizeLimit": size}})  # noqa: S108

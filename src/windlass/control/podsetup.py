@@ -66,6 +66,17 @@ def order(
     return found
 
 
+def environments_volume(engine: engines.Engine, namespace: str) -> dict[str, Any]:
+    """Where a team's environments are kept: built once, by whoever wants one first."""
+    kept = engine.environments.replace("{namespace}", namespace)
+    kind, _, name = kept.partition(":")
+    if kind == "claim":
+        return {"persistentVolumeClaim": {"claimName": name}}
+    if kept:
+        return {"hostPath": {"path": kept, "type": "DirectoryOrCreate"}}
+    return {"emptyDir": {}}
+
+
 def entered(command: list[str], root: str, engine: engines.Engine) -> list[str]:
     """The command behind a shell that reads what `prepare` wrote: it knows the paths and the
     addresses, and no engine must."""

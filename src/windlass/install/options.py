@@ -29,6 +29,8 @@ class Options:
     """URL under which pods reach the server; "": by its Service."""
     api_address: str = ""
     """HOST:PORT under which our pods reach the API server; "": by its Service."""
+    environments: str = ""
+    """Where teams' Python environments are kept: `claim:NAME` in each namespace; "": nowhere."""
 
     def __post_init__(self) -> None:
         if not self.image or any(c.isspace() for c in self.image):
@@ -37,6 +39,10 @@ class Options:
             raise OptionsError(f"--storage-size {self.storage_size!r} is not a size such as 20Gi")
         if self.server_address and not self.server_address.startswith("https://"):
             raise OptionsError(f"--server-address {self.server_address!r} must begin with https://")
+        if self.environments and not self.environments.startswith(("claim:", "/")):
+            raise OptionsError(
+                f"--environments {self.environments!r} is neither claim:NAME nor a path of nodes"
+            )
         _, colon, port = self.api_address.rpartition(":")
         if self.api_address and not (colon and port.isdecimal()):
             raise OptionsError(f"--api-address {self.api_address!r} is not HOST:PORT")

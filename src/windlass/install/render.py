@@ -96,6 +96,7 @@ def _settings(options: Options, certificates: Certificates) -> Iterator[Object]:
         authority=certificates.bundle,
         python=workloads.PYTHON,
         ledger=True,
+        environments=options.environments,
     )
     yield _config(engine.NAME, facts.data())
     yield _config(names.INSTALLATION, options.data())

