@@ -41,6 +41,7 @@ USER = 10001
 PYTHON = "/usr/local/bin/python3"
 """Where the platform image has its Python, as in the official image of Python."""
 
+_AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _KEPT = {"*.tar": 8, "layer-shell-*": 4, "layer-python-*": 3, "layer-package-*": 6}
 """How many of each stay in the cache: several checkouts may share it."""
@@ -256,6 +257,8 @@ def _write_shell(tree: _Tree) -> None:
     for applet in _APPLETS:
         tree.link(f"/bin/{applet}", "busybox")
     tree.link("/usr/bin/env", "/bin/busybox")
+    if _AUTHORITIES.exists():
+        tree.copy(_AUTHORITIES, str(_AUTHORITIES))
     tree.folder("/tmp", 0o1777)
     tree.folder("/var")
     tree.folder("/var/tmp", 0o1777)

@@ -33,6 +33,8 @@ _LOOK = 1.0
 """Seconds between two looks at logs that grow: kubelet rotates no sooner than every ten."""
 _GATHER = 0.05
 """Seconds in which changes of a folder are one."""
+_SEND = 0.2
+"""Seconds between two looks for logs to send: whoever misses the pod asks the server."""
 _RETRY = 5.0
 _ENDED = ("Succeeded", "Failed")
 _PLATFORM = "/apis/platform.windlass.dev/v1alpha1"
@@ -110,6 +112,8 @@ class Agent:
             on_event=self._see,
         )
         self._woken = asyncio.Event()
+        self._leaving: list[kubernetes.Pod] = []
+        """Pods that are gone since the last round: their logs may still be there."""
         self._jobs: dict[str, asyncio.Task[None]] = {}
         """By uid of a pod: who carries its progress."""
         self._later: dict[Path, float] = {}
@@ -122,40 +126,57 @@ class Agent:
             async with self._pods:
                 await self._pods.synced()
                 log.info("watches %d pods of runs", len(self._pods))
-                while True:
-                    self._woken.clear()
-                    await self._round(noticing)
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(_LOOK):
-                            await self._woken.wait()
+                async with asyncio.TaskGroup() as both:
+                    both.create_task(self._look_for_ever(noticing))
+                    both.create_task(self._send_for_ever())
         finally:
             for task in self._jobs.values():
                 task.cancel()
             await asyncio.gather(*self._jobs.values(), return_exceptions=True)
             noticing.close()
 
-    def _see(self, *_: Change | kubernetes.Pod | None) -> None:
+    async def _look_for_ever(self, noticing: changes.Changes) -> None:
+        while True:
+            self._woken.clear()
+            await self._round(noticing)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK):
+                    await self._woken.wait()
+
+    def _see(self, change: Change, before: kubernetes.Pod | None, _: kubernetes.Pod | None) -> None:
+        if change == "DELETED" and before is not None:
+            self._leaving.append(before)
         self._woken.set()
 
     async def _round(self, noticing: changes.Changes) -> None:
+        """Logs first: kubelet removes them soon after the pod."""
+        leaving, self._leaving = self._leaving, []
         pods = list(self._pods)
+        await asyncio.to_thread(self._hold, [*leaving, *pods])
         here = {pod.uid for pod in pods}
-        for pod in pods:
-            try:
-                await asyncio.to_thread(self._logs.hold, pod)
-            except OSError as problem:
-                log.warning("the logs of pod %s are not held: %s", pod.name, problem)
-            if pod.uid not in self._jobs:
-                job = asyncio.create_task(self._carry_progress(pod.uid, noticing))
-                self._jobs[pod.uid] = job
+        for uid in here - self._jobs.keys():
+            self._jobs[uid] = asyncio.create_task(self._carry_progress(uid, noticing))
         for uid in self._jobs.keys() - here:
             self._jobs.pop(uid).cancel()
         await self._devices.look(pods)
-        for entry in await asyncio.to_thread(self._logs.entries):
-            if entry.record["uid"] not in here:
-                await self._send(entry)
+
+    def _hold(self, pods: list[kubernetes.Pod]) -> None:
+        for pod in pods:
+            try:
+                self._logs.hold(pod)
+            except OSError as problem:
+                log.warning("the logs of pod %s are not held: %s", pod.name, problem)
 
     # --- logs of pods that are gone
+
+    async def _send_for_ever(self) -> None:
+        """Beside the rounds: a server that is slow or away keeps no log from being held."""
+        while True:
+            here = {pod.uid for pod in (*self._pods, *self._leaving)}
+            for entry in await asyncio.to_thread(self._logs.entries):
+                if entry.record["uid"] not in here:
+                    await self._send(entry)
+            await asyncio.sleep(_SEND)
 
     async def _send(self, entry: held.Entry) -> None:
         """Hands what is held to the server and lets go of it when that has it."""
