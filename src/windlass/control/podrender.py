@@ -172,6 +172,11 @@ class Pods:
             yield dataclasses.replace(made, company=company).render()
 
 
+def service_of(owner: run.Run, engine: engines.Engine) -> kubernetes.Service | None:
+    """Gives members names, where they have addresses of their own; goes with the Run."""
+    return podsetup.service(owner, engine, _owner(owner))
+
+
 def secret_of(owner: run.Run, token: str) -> kubernetes.Secret | None:
     """What members of a run prove themselves with to each other; None if they do not. It must
     exist before their pods start, and goes with the Run."""
@@ -238,6 +243,8 @@ class _Pod:
                 automount_service_account_token=False,
                 tolerations=_tolerations(owner.spec) or None,
                 share_process_namespace=self.setting.engine.images or None,
+                hostname=f"{self.role.name}-{self.index}" if self._has_names else "",
+                subdomain=owner.name if self._has_names else "",
                 init_containers=[self._prepare()] if self._is_prepared else None,
                 containers=[self._main(overrides, rendered)],
                 volumes=[volume for volume, _ in self._volumes()] or None,
@@ -350,6 +357,10 @@ class _Pod:
     @property
     def _finds_others(self) -> bool:
         return podsetup.finds_others(self.setting.engine, self._size)
+
+    @property
+    def _has_names(self) -> bool:
+        return podsetup.has_names(self.owner, self.setting.engine, self._size)
 
     @property
     def _size(self) -> int:

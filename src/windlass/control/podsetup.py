@@ -9,10 +9,11 @@ image needs none.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from windlass.control import engine as engines
-from windlass.kinds import duration, hostpods, run
+from windlass.kinds import duration, hostpods, kubernetes, meta, run
 
 PREPARE = "prepare"
 """Name of the init container."""
@@ -25,6 +26,7 @@ COMPANION = "run/companion.py"
 _ENTER = '. "$0"; exec "$@"'
 _TOOLS = "run/bin"
 _USUAL_SIGNAL = "SIGTERM"
+_LABEL = re.compile(r"[a-z][-a-z0-9]*")
 _START_SECONDS = 600
 """How long members wait for each other if the Run does not say."""
 
@@ -46,6 +48,31 @@ def builds_environment(spec: run.RunSpec) -> bool:
 def finds_others(engine: engines.Engine, members: int) -> bool:
     """Whether members learn each other's addresses only when they are all there."""
     return engine.addresses == "pod" and members > 1 and bool(engine.server)
+
+
+def service(
+    owner: run.Run, engine: engines.Engine, reference: meta.OwnerReference
+) -> kubernetes.Service | None:
+    """Names for members, for programs that want some: `worker-0.RUN.NAMESPACE.svc`, and `RUN` for
+    all of them. Nothing of ours needs it."""
+    members = sum(role.replicas for role in owner.spec.roles)
+    if not has_names(owner, engine, members):
+        return None
+    return kubernetes.Service(
+        metadata=meta.ObjectMeta(
+            name=owner.name, namespace=owner.namespace, owner_references=[reference]
+        ),
+        spec=kubernetes.ServiceSpec(
+            cluster_ip="None",
+            selector={run.LABEL_RUN: owner.name},
+            publish_not_ready_addresses=True,
+        ),
+    )
+
+
+def has_names(owner: run.Run, engine: engines.Engine, members: int) -> bool:
+    """A service's name is one label, and begins with a letter."""
+    return finds_others(engine, members) and bool(_LABEL.fullmatch(owner.name))
 
 
 def order(

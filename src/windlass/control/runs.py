@@ -181,7 +181,9 @@ class Runs:
             return "", await self._patch(owner, self._noted(owner, plan.note))
         move = plan.move
         if plan.create:
-            problem = await self._create_secret(owner) or await self._create_all(owner, plan.create)
+            problem = await self._create_company(owner) or await self._create_all(
+                owner, plan.create
+            )
             if isinstance(problem, runmachine.Move):
                 move = problem
             elif problem:
@@ -286,16 +288,19 @@ class Runs:
         )
         return [pod for pod in found.items if members.owner_uid(pod) == owner.uid]
 
-    async def _create_secret(self, owner: run.Run) -> runmachine.Move | None:
-        """What members prove themselves with to each other; and the last look at what the engine
-        can do, for those who came past the door."""
+    async def _create_company(self, owner: run.Run) -> runmachine.Move | None:
+        """What members prove themselves with to each other, and their names; and the last look at
+        what the engine can do, for those who came past the door."""
         problem = podrender.unsupported(owner.spec, self._engine())
         if problem:
             return runmachine.Move("Stopping", reasons.Reason.UNSUPPORTED, problem)
-        secret = podrender.secret_of(owner, secrets.token_hex(32))
-        if secret is not None:
-            with contextlib.suppress(errors.AlreadyExists):
-                await self._store.create(secret)
+        for made in (
+            podrender.secret_of(owner, secrets.token_hex(32)),
+            podrender.service_of(owner, self._engine()),
+        ):
+            if made is not None:
+                with contextlib.suppress(errors.AlreadyExists):
+                    await self._store.create(made)
         return None
 
     async def _create_all(self, owner: run.Run, pods: podrender.Pods) -> runmachine.Move | str:

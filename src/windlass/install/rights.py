@@ -49,7 +49,7 @@ CLUSTER: dict[str, tuple[Rule, ...]] = {
         # For which node a volume is to be made.
         (("patch",), ("persistentvolumeclaims",)),
         (("create", "delete"), ("pods",)),
-        (("create",), ("secrets",)),
+        (("create",), ("secrets", "services")),
         (("create", "patch", "delete"), ("runs.windlass.dev",)),
         (("patch",), ("runs.windlass.dev/status", "cronruns.windlass.dev/status")),
         # Owners of what is created: where the cluster asks for the right to hold their deletion.

@@ -117,7 +117,10 @@ def agents(options: Options) -> Iterator[Object]:
     """One on every node, tainted ones too. It reads what kubelet and Runs' pods write there: as
     root, because that is whose it is, with no more than the right to read what jobs have closed."""
     word = "agent"
-    container = _container(options, names.AGENT, ["-m", "windlass.agent", "cluster"])
+    ready = "/tmp/ready"  # noqa: S108 - in a volume of its own
+    arguments = ["-m", "windlass.agent", "cluster", "--ready", ready]
+    container = _container(options, names.AGENT, arguments)
+    container["readinessProbe"] = {"exec": {"command": ["test", "-e", ready]}, "periodSeconds": 2}
     container["env"].append(
         {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
     )

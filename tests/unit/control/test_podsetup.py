@@ -92,6 +92,18 @@ def test_members_of_a_group_are_told_whom_to_wait_for():
     assert "token" in [mount.name for mount in made.spec.init_containers[0].volume_mounts]
 
 
+def test_members_have_names_for_those_who_want_some():
+    role = build.role(replicas=2)
+    made = pod(role)
+    assert (made.spec.hostname, made.spec.subdomain) == ("worker-0", "job")
+    service = podrender.service_of(build.a_run("job", role), CLUSTER)
+    assert service.spec.cluster_ip == "None"
+    assert service.spec.selector.items() <= made.metadata.labels.items()
+    assert service.metadata.owner_references[0].kind == "Run"
+    assert podrender.service_of(build.a_run("job"), CLUSTER) is None
+    assert podrender.service_of(build.a_run("1st", role), CLUSTER) is None, "no name of a service"
+
+
 def test_one_alone_waits_for_nobody():
     values = {e.name: e.value for e in pod(framework="torch").spec.containers[0].env}
     assert values["MASTER_PORT"] == "20000"
