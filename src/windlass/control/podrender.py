@@ -509,7 +509,7 @@ class _Pod:
         if podsetup.builds_environment(spec):
             source = podsetup.environments_volume(engine, self.owner.namespace)
             add("environments", f"{hostpods.ROOT}/environments", source)
-        size = _shared_memory(self.role, engine)
+        size = podsetup.shared_memory(self.role, engine)
         if size:
             add("shm", "/dev/shm", {"emptyDir": {"medium": "Memory", "sizeLimit": size}})  # noqa: S108
         for number, mount in enumerate(spec.mounts or ()):
@@ -520,17 +520,6 @@ class _Pod:
 def literal(text: str) -> str:
     """Text that whoever runs the pod gives back as it is: in pods, `$(NAME)` would be filled in."""
     return text.replace("$", "$$")
-
-
-def _shared_memory(role: run.Role, engine: engines.Engine) -> str:
-    """The size of /dev/shm. `auto` is half of the memory where each member has its own; where all
-    share the machine's there is nothing to ask for."""
-    asked = role.resources.shm
-    if asked != "auto":
-        return str(asked)
-    if engine.isolation == "process":
-        return ""
-    return str(quantity.whole(role.resources.memory) // 2)
 
 
 def _mount_source(mount: run.Mount) -> dict[str, Any]:

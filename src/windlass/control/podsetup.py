@@ -13,7 +13,7 @@ import re
 from typing import Any
 
 from windlass.control import engine as engines
-from windlass.kinds import duration, hostpods, kubernetes, meta, run
+from windlass.kinds import duration, hostpods, kubernetes, meta, quantity, run
 
 PREPARE = "prepare"
 """Name of the init container."""
@@ -158,3 +158,14 @@ def container_security(engine: engines.Engine) -> dict[str, Any] | None:
     if engine.isolation != "container":
         return None
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def shared_memory(role: run.Role, engine: engines.Engine) -> str:
+    """The size of /dev/shm. `auto` is half of the memory where each member has its own; where all
+    share the machine's there is nothing to ask for."""
+    asked = role.resources.shm
+    if asked != "auto":
+        return str(asked)
+    if engine.isolation == "process":
+        return ""
+    return str(quantity.whole(role.resources.memory) // 2)
