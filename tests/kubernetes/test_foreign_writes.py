@@ -1,0 +1,106 @@
+"""What placing costs the API server, counted in its own audit log."""
+
+from __future__ import annotations
+
+import collections
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness import rest
+from tests.harness.control_plane import ControlPlane
+from tests.harness.plugin import CRDS
+from tests.harness.processes import Process, free_ports
+from tests.kubernetes.foreignpods import PATIENCE, Json, World, gang, node
+from windlass.control import views
+
+pytestmark = pytest.mark.kubernetes
+
+RUNS = "/apis/windlass.dev/v1alpha1/namespaces/default/runs"
+
+
+@pytest.fixture(scope="module")
+def world(kubernetes_binaries: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with ControlPlane.start(crds=CRDS, audit=True) as plane:
+        made = World(plane, tmp_path_factory.mktemp("writes"))
+        made.make("/api/v1/namespaces", {"metadata": {"name": views.NAMESPACE}})
+        made.add_queue()
+        made.add_nodes(node("n1", cpu="64", memory="256Gi"))
+        (port,) = free_ports(1)
+        controllers = Process(
+            "controllers",
+            [
+                sys.executable, "-m", "windlass.control", "controllers",
+                "--kubeconfig", plane.kubeconfig, "--listen", f"127.0.0.1:{port}",
+            ],
+            made.folder / "controllers.log",
+        )  # fmt: skip
+        parts = [made.start(), controllers]
+        controllers.start()
+        yield made
+        for part in parts:
+            part.stop()
+
+
+def writes(world: World) -> collections.Counter[str]:
+    """Verb and resource of every write that was carried out; leases and rehearsals left out."""
+    found: collections.Counter[str] = collections.Counter()
+    for line in (world.plane.directory / "audit.log").read_text().splitlines():
+        event = json.loads(line)
+        where = event.get("objectRef") or {}
+        if "dryRun=" in event["requestURI"]:
+            continue
+        if event["responseStatus"]["code"] < 300 and where.get("resource") != "leases":
+            parts = (where.get("resource", ""), where.get("subresource", ""))
+            found[f"{event['verb']} {'/'.join(part for part in parts if part)}"] += 1
+    return found
+
+
+def test_a_plain_run_costs_at_most_four_writes_of_its_object_and_one_create_per_pod(
+    world: World,
+) -> None:
+    before = writes(world)
+    role = {"replicas": 3, "command": ["true"], "resources": {"cpu": "1", "memory": "16Mi"}}
+    body = {
+        "apiVersion": "windlass.dev/v1alpha1", "kind": "Run", "metadata": {"name": "plain"},
+        "spec": {"roles": [role]},
+    }  # fmt: skip
+    world.make(RUNS, body)
+
+    def pods() -> list[Json]:
+        found: list[Json] = world.rest.get(
+            world.pods(), labelSelector="windlass.dev/run=plain"
+        ).json["items"]
+        return found
+
+    def phase(wanted: str) -> bool:
+        return bool(world.rest.get(f"{RUNS}/plain").json["status"]["phase"] == wanted)
+
+    rest.eventually("its pods exist", lambda: len(pods()) == 3, PATIENCE)
+    for state, reached in (("Running", "Running"), ("Succeeded", "Succeeded")):
+        for each in pods():
+            path = f"{world.pods()}/{each['metadata']['name']}/status"
+            assert world.rest.merge(path, {"status": {"phase": state}}).status == 200
+        rest.eventually(f"it is {reached}", lambda wanted=reached: phase(wanted), PATIENCE)
+    cost = writes(world) - before
+    assert cost["patch runs/status"] <= 4, cost
+    assert cost["patch runs"] + cost["update runs"] == 0, cost
+    assert cost["create pods"] == 3, cost
+
+
+def test_a_pod_of_a_gang_costs_one_binding_and_no_event(world: World) -> None:
+    world.submit(*gang("cheap", 4, made=3, requests={"cpu": "1"}))
+    world.why("cheap-0", "WaitingForMembers")
+    world.why("cheap-1", "WaitingForMembers")
+    world.why("cheap-2", "WaitingForMembers")
+    before = writes(world)
+    world.submit(gang("cheap", 4, requests={"cpu": "1"})[3])
+    for number in range(4):
+        world.is_bound(f"cheap-{number}")
+    cost = writes(world) - before
+    assert cost["create pods/binding"] == 4, cost
+    assert cost["create events"] == 0, cost
+    assert cost["patch pods/status"] == 0, cost
