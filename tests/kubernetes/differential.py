@@ -80,6 +80,47 @@ def node(dice: Dice, name: str) -> Json:
     }
 
 
+# --- volumes --------------------------------------------------------------------------------------
+
+CLAIMS = ("zoned", "local", "free", "alone")
+
+
+def volumes(dice: Dice, prefix: str, nodes: list[str]) -> list[tuple[Json, Json]]:
+    """Volumes and the claims that they are bound to, of every namespace."""
+    found = []
+    for namespace in sorted(NAMESPACES):
+        for name in CLAIMS:
+            key, values = "topology.kubernetes.io/zone", dice.some(ZONES, 2)
+            if name == "local":
+                key, values = "kubernetes.io/hostname", dice.some(nodes, 2)
+            near = {"key": key, "operator": "In", "values": values}
+            terms = [{"matchExpressions": [near]}]
+            modes = ["ReadWriteOncePod" if name == "alone" else "ReadWriteMany"]
+            volume_name = f"{prefix}-{namespace}-{name}"
+            volume: Json = {
+                "metadata": {"name": volume_name},
+                "spec": {
+                    "capacity": {"storage": "1Gi"}, "accessModes": modes,
+                    "csi": {"driver": "example.com", "volumeHandle": volume_name},
+                    "claimRef": {"namespace": namespace, "name": f"{prefix}-{name}"},
+                },
+            }  # fmt: skip
+            if name in ("zoned", "local"):
+                volume["spec"]["nodeAffinity"] = {"required": {"nodeSelectorTerms": terms}}
+            claim = {
+                "metadata": {
+                    "name": f"{prefix}-{name}", "namespace": namespace,
+                    "annotations": {"pv.kubernetes.io/bind-completed": "yes"},
+                },
+                "spec": {
+                    "accessModes": modes, "volumeName": volume_name, "storageClassName": "",
+                    "resources": {"requests": {"storage": "1Gi"}},
+                },
+            }  # fmt: skip
+            found.append((volume, claim))
+    return found
+
+
 # --- pods -----------------------------------------------------------------------------------------
 
 
@@ -116,6 +157,7 @@ def pod(dice: Dice, name: str, nodes: list[str]) -> Json:
         spec["topologySpreadConstraints"] = _spreads(dice)
     if dice.maybe(0.08):
         spec["runtimeClassName"] = "heavy"
+    spec["volumes"] = _mounts(dice, name.split("-")[0]) if dice.maybe(0.15) else []
     labels = {"app": dice.choice(APPS), "version": dice.choice(("v1", "v2"))}
     return {
         "apiVersion": "v1",
@@ -125,6 +167,14 @@ def pod(dice: Dice, name: str, nodes: list[str]) -> Json:
         },
         "spec": spec,
     }  # fmt: skip
+
+
+def _mounts(dice: Dice, prefix: str) -> list[Json]:
+    claims = [f"{prefix}-{each}" for each in dice.some((*CLAIMS, "missing"), 2)]
+    return [
+        {"name": f"v{i}", "persistentVolumeClaim": {"claimName": claim}}
+        for i, claim in enumerate(claims)
+    ]
 
 
 def pinned(body: Json, name: str, node_name: str) -> Json:
@@ -324,7 +374,8 @@ def feasible(seen: picture.Picture, body: Json) -> set[str]:
     crowd = snapshot.crowd.fork()
     scene = Scene(snapshot.cluster.fork(), Work(facts.Policy().operations), crowd)
     _, allowed, _ = affinity.fitting(scene, crowd, unit, unit.roles[0])
-    names = {node.name for node, ok in zip(snapshot.cluster.nodes, allowed, strict=True) if ok}
+    named = zip(snapshot.cluster.nodes, allowed, strict=True)
+    names = {node.name for node, ok in named if ok and unit.held is None}
     seen.see_pod("DELETED", asked, None)
     seen.bring_up(seen.collect(0.0))
     return names

@@ -20,7 +20,7 @@ import pytest
 from tests.harness.control_plane import ControlPlane
 from tests.kubernetes import differential
 from windlass.control import picture
-from windlass.kinds import kubernetes, meta
+from windlass.kinds import clusterkinds, kubernetes, meta
 from windlass.store import connect, errors
 from windlass.store.kubernetes.client import KubernetesStore
 from windlass.store.reflector import Change, Reflector
@@ -52,11 +52,14 @@ class Judge:
         self.seen = picture.Picture()
         self._pods: dict[str, kubernetes.Pod] = {}
         self._nodes: set[str] = set()
+        self._claims: set[str] = set()
         self._news = asyncio.Condition()
         self._reflectors: list[Reflector[Any]] = [
             Reflector(store, kubernetes.Node, on_event=self._see_node),
             Reflector(store, kubernetes.Pod, on_event=self._see_pod),
             Reflector(store, kubernetes.Namespace, on_event=self.seen.book.see_namespace),
+            Reflector(store, clusterkinds.PersistentVolume, on_event=self._see_volumes),
+            Reflector(store, clusterkinds.PersistentVolumeClaim, on_event=self._see_volumes),
         ]
 
     async def __aenter__(self) -> Judge:
@@ -81,6 +84,11 @@ class Judge:
             self._pods.pop(before.name, None)
         else:
             self._pods[after.name] = after
+        self._told()
+
+    def _see_volumes(self, change: Change, before: Any, after: Any) -> None:
+        self.seen.see_volumes(change, before, after)
+        (self._claims.add if after else self._claims.discard)((after or before).name)
         self._told()
 
     def _told(self) -> None:
@@ -124,12 +132,21 @@ class Judge:
         answer = await asyncio.to_thread(self._rest.post, path, body)
         return answer.json if answer.status == 201 else None
 
-    async def lay_out(self, nodes: list[Json]) -> None:
+    async def lay_out(self, nodes: list[Json], volumes: list[tuple[Json, Json]]) -> None:
         """Another cluster, without pods; kube-scheduler has seen all of it."""
         for pod in list(self._pods.values()):
             await self.forget({"metadata": {"name": pod.name, "namespace": pod.namespace}})
         for name in list(self._nodes):
             await self._write("DELETE", f"/api/v1/nodes/{name}", None)
+        for volume, claim in volumes:
+            path = f"/api/v1/namespaces/{claim['metadata']['namespace']}/persistentvolumeclaims"
+            await self._write("POST", "/api/v1/persistentvolumes", volume)
+            await self._write("POST", path, claim)
+            status = f"{path}/{claim['metadata']['name']}/status"
+            answer = await asyncio.to_thread(
+                self._rest.merge, status, {"status": {"phase": "Bound"}}
+            )
+            assert answer.status == 200, answer.summary
         last = differential.node(differential.Dice(0), f"last-{nodes[0]['metadata']['name']}")
         last["spec"] = {}
         for each in (*nodes, last):
@@ -140,7 +157,9 @@ class Judge:
         await self.forget(probe)
         await self._write("DELETE", f"/api/v1/nodes/{last['metadata']['name']}", None)
         names = {each["metadata"]["name"] for each in nodes}
-        await self.until("all nodes are seen", lambda: self._nodes == names)
+        bound = {claim["metadata"]["name"] for _, claim in volumes}
+        seen = lambda: self._nodes == names and bound <= self._claims  # noqa: E731
+        await self.until("all is seen", seen)
 
     async def _write(self, method: str, path: str, body: Json | None) -> None:
         answer = await asyncio.to_thread(self._rest.request, method, path, body)
@@ -170,7 +189,7 @@ async def compare(judge: Judge, dice: differential.Dice, number: int) -> None:
     """One random cluster and the pods that come to it."""
     names = [f"c{number}-n{i}" for i in range(NODES)]
     nodes = [differential.node(dice, name) for name in names]
-    await judge.lay_out(nodes)
+    await judge.lay_out(nodes, differential.volumes(dice, f"c{number}", names))
     cordoned = {n["metadata"]["name"] for n in nodes if n["spec"]["unschedulable"]}
     asked = refused = 0
     while asked < PODS_PER_CLUSTER:

@@ -18,7 +18,7 @@ import msgspec
 from windlass.control import events, members, podbook, podunits, snapshots
 from windlass.control.runs import all_of
 from windlass.core import facts
-from windlass.kinds import kubernetes, meta, times
+from windlass.kinds import clusterkinds, kubernetes, meta, times
 from windlass.store import client, errors
 
 log = logging.getLogger(__name__)
@@ -59,6 +59,11 @@ class Binder:
         )
 
     async def _bind(self, pod: kubernetes.Pod, seat: facts.Seat) -> None:
+        if unbound := self._book.unbound_claims(pod):
+            # Their volumes are made for the node first; when they are there, we come again.
+            for name in unbound:
+                await self._select_node(pod, name, seat.node)
+            return
         devices = snapshots.device_names(seat.grants)
         metadata: dict[str, Any] = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
         if devices:
@@ -78,6 +83,15 @@ class Binder:
             log.info("pod %s/%s was not bound: %s", pod.namespace, pod.name, error.message)
             return
         self._book.bound(pod.uid, seat.node, devices)
+
+    async def _select_node(self, pod: kubernetes.Pod, claim: str, node: str) -> None:
+        patch = {"metadata": {"annotations": {clusterkinds.SELECTED_NODE: node}}}
+        try:
+            await self._store.patch(
+                clusterkinds.PersistentVolumeClaim, claim, pod.namespace, patch=patch
+            )
+        except (errors.Conflict, errors.NotFound) as error:
+            log.info("claim %s/%s: %s", pod.namespace, claim, error.message)
 
     def _member(self, unit: str, role: str, index: int) -> kubernetes.Pod | None:
         """The pod that a seat is for, if it still waits."""

@@ -72,6 +72,18 @@ def selects_namespaces(pod: kubernetes.Pod) -> bool:
     return any(term.namespace_selector is not None for term in terms)
 
 
+def claims(pod: kubernetes.Pod) -> list[str]:
+    """Names of the claims that it mounts, those that are made for it alone included."""
+    found = []
+    for volume in pod.spec.volumes or ():
+        named = volume.get("persistentVolumeClaim")
+        if isinstance(named, dict):
+            found.append(str(named.get("claimName", "")))
+        elif volume.get("ephemeral"):
+            found.append(f"{pod.name}-{volume.get('name', '')}")
+    return found
+
+
 def priority(pod: kubernetes.Pod) -> int:
     return pod.spec.priority or 0
 

@@ -45,7 +45,8 @@ class Picture:
         self._nodes: dict[str, kubernetes.Node] = {}
         self._queues: dict[str, queue.Queue] = {}
         self._runs: dict[str, Run] = {}
-        self.book = podbook.PodBook()
+        self._volumes = volumes.Volumes()
+        self.book = podbook.PodBook(self._volumes)
         """The pods. `control.binding` reads them there and tells what it wrote."""
         self._pods_of: dict[str, set[str]] = {}
         """Uid of a Run -> uids of its pods."""
@@ -73,7 +74,6 @@ class Picture:
         """Uids of Runs that hold room and have not started."""
         self._quotas: dict[tuple[str, str], clusterkinds.ResourceQuota] = {}
         self._told_limits: tuple[facts.Quota, ...] = ()
-        self._volumes = volumes.Volumes()
         self._refusals = refusals.Refusals()
         self._held_back_until: float | None = None
         self._past = predict.History()
@@ -132,6 +132,7 @@ class Picture:
         self, _: Change, before: volumes.Kind | None, after: volumes.Kind | None
     ) -> None:
         self._volumes.see(before, after)
+        self.book.volumes_changed()
         self._changed_runs.update(
             uid
             for uid, owner in self._runs.items()

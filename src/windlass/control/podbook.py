@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from windlass.control import budgets, foreign, gangs, members, podunits
+from windlass.control import budgets, foreign, gangs, members, podunits, volumes
 from windlass.core import facts
 from windlass.kinds import clusterkinds, kubernetes
 from windlass.store.reflector import Change
@@ -29,13 +29,17 @@ class Gathering:
 
 
 class PodBook:
-    def __init__(self) -> None:
+    def __init__(self, known_volumes: volumes.Volumes) -> None:
         self.pods: dict[str, kubernetes.Pod] = {}
         self.changed: set[str] = set()
         """Uids of pods that the picture has not looked at since they changed."""
         self.sizes: dict[gangs.Source, int] = {}
         """How many pods gangs have whose pods do not say so."""
-        self._reader = podunits.Reader()
+        self._volumes = known_volumes
+        self._reader = podunits.Reader(known_volumes)
+        self._reader.users = self._users
+        self._with_claims: set[str] = set()
+        """Uids of pods that mount claims."""
         self._bound: dict[str, kubernetes.Pod] = {}
         """Pods that we have bound, as they are since, until somebody shows them to us."""
         self._gangs: dict[str, Gathering] = {}
@@ -60,12 +64,37 @@ class PodBook:
             pod = members.placed_on(pod, ours.spec.node_name, members.device_names(ours))
         self.pods[pod.uid] = pod
         self.changed.add(pod.uid)
+        if pod.spec.volumes and foreign.claims(pod):
+            self._with_claims.add(pod.uid)
+            self.volumes_changed()
         return True
 
     def drop(self, uid: str) -> None:
         self.pods.pop(uid, None)
         self._bound.pop(uid, None)
         self.changed.add(uid)
+        if uid in self._with_claims:
+            self._with_claims.discard(uid)
+            self.volumes_changed()
+
+    def volumes_changed(self) -> None:
+        """Pods that wait and mount claims are looked at again."""
+        self.changed.update(uid for uid in self._with_claims if foreign.waits(self.pods[uid]))
+
+    def unbound_claims(self, pod: kubernetes.Pod) -> tuple[str, ...]:
+        """Claims whose volumes are made when it is known for which node."""
+        if pod.uid not in self._with_claims:
+            return ()
+        return self._volumes.reach_of(pod.namespace, foreign.claims(pod)).unbound
+
+    def _users(self, namespace: str, claim: str) -> set[str]:
+        listed = (self.pods[uid] for uid in self._with_claims)
+        return {
+            pod.uid
+            for pod in listed
+            if pod.namespace == namespace and pod.spec.node_name and members.is_active(pod)
+            if claim in foreign.claims(pod)
+        }
 
     def bound(self, uid: str, node: str, devices: list[str]) -> None:
         """A pod was bound by us."""

@@ -8,9 +8,9 @@ was decided. Pure, but for `Reader`, which remembers what it has read before.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from windlass.control import foreign, gangs, members, snapshots
+from windlass.control import foreign, gangs, members, snapshots, volumes
 from windlass.core import facts
 from windlass.kinds import kubernetes, placing, times
 from windlass.kinds.reasons import Reason
@@ -39,13 +39,17 @@ class Read:
 class Reader:
     """Reads pods, and gives pods that are alike one and the same `facts.Role`."""
 
-    def __init__(self) -> None:
+    def __init__(self, known_volumes: volumes.Volumes) -> None:
         self._roles: dict[object, facts.Role] = {}
+        self._volumes = known_volumes
         self.namespaces: Mapping[str, Mapping[str, str]] = {}
         """Labels of all namespaces."""
+        self.users: Callable[[str, str], set[str]] = lambda _, __: set()
+        """Namespace and claim -> uids of pods that are on a node and use it."""
 
     def waiting(self, pod: kubernetes.Pod, queue: str) -> facts.Unit:
-        return _unit(f"{POD}{pod.uid}", [pod], (self._role(pod, ROLE),), queue)
+        unit = _unit(f"{POD}{pod.uid}", [pod], (self._role(pod, ROLE),), queue)
+        return self._waits_for_data(unit, [pod])
 
     def holding(self, pod: kubernetes.Pod, queue: str, *, protected: bool) -> facts.Running:
         """A pod that is bound, by us or by somebody else. In no queue: it is not ours."""
@@ -85,6 +89,7 @@ class Reader:
         by_uid = {pod.uid: pod for pod in listed}
         bound = {where: by_uid[uid] for where, uid in seats.items() if by_uid[uid].spec.node_name}
         if not bound:
+            unit = self._waits_for_data(unit, listed)
             return Read(_held(unit, gang, len(listed), least), seats)
         running = _running(unit, bound, protected=protected)
         part = len(bound) < least
@@ -106,7 +111,29 @@ class Reader:
         return list(found.values())
 
     def _role(self, pod: kubernetes.Pod, name: str) -> facts.Role:
-        return self._known(foreign.role(pod, name, self._select))
+        role = foreign.role(pod, name, self._select)
+        if pod.spec.volumes and (mounted := foreign.claims(pod)):
+            reach = self._volumes.reach_of(pod.namespace, mounted)
+            constraint = dataclasses.replace(role.constraint, volumes=reach.terms)
+            role = dataclasses.replace(role, constraint=constraint)
+        return self._known(role)
+
+    def _waits_for_data(self, unit: facts.Unit, pods: Sequence[kubernetes.Pod]) -> facts.Unit:
+        """Held as long as a claim keeps it from being on any node."""
+        for pod in pods:
+            mounted = foreign.claims(pod) if pod.spec.volumes and unit.held is None else []
+            problem = self._volumes.reach_of(pod.namespace, mounted).problem if mounted else ""
+            taken = [
+                name
+                for name in mounted
+                if self._volumes.is_for_one(pod.namespace, name)
+                and self.users(pod.namespace, name) - {pod.uid}
+            ]
+            if not problem and taken:
+                problem = f"claim {taken[0]} is for one pod at a time, and another pod uses it"
+            if problem:
+                return dataclasses.replace(unit, held=(Reason.WAITING_FOR_DATA, problem))
+        return unit
 
     def _placed(self, pod: kubernetes.Pod) -> facts.Role:
         """Of a pod that is there, only what it holds and whom it keeps away counts."""

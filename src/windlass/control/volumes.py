@@ -73,13 +73,17 @@ class Volumes:
 
     def reach(self, owner: run.Run) -> Reach:
         """Where members may go, as far as their claims are concerned."""
+        return self.reach_of(owner.namespace, mounted(owner.spec))
+
+    def reach_of(self, namespace: str, names: Iterable[str]) -> Reach:
+        """Where who mounts these claims may go."""
         terms: list[Terms] = []
         unbound: list[str] = []
-        for name in mounted(owner.spec):
-            claim = self._claims.get((owner.namespace, name))
+        for name in names:
+            claim = self._claims.get((namespace, name))
             if claim is None or claim.metadata.deletion_timestamp:
                 gone = "is being deleted" if claim else "does not exist"
-                return Reach(problem=f"claim {name} {gone}; create it in {owner.namespace}")
+                return Reach(problem=f"claim {name} {gone}; create it in {namespace}")
             found = self._bound(claim) if claim.spec.volume_name else self._to_be_made(claim)
             if isinstance(found, str):
                 return Reach(problem=found)
@@ -87,6 +91,11 @@ class Volumes:
             if not is_bound(claim):
                 unbound.append(name)
         return Reach(tuple(terms), unbound=tuple(unbound))
+
+    def is_for_one(self, namespace: str, name: str) -> bool:
+        """Whether only one pod at a time may use a claim."""
+        claim = self._claims.get((namespace, name))
+        return claim is not None and clusterkinds.ONE_POD in (claim.spec.access_modes or ())
 
     def _bound(self, claim: clusterkinds.PersistentVolumeClaim) -> list[Terms] | str:
         volume = self._volumes.get(("", claim.spec.volume_name))

@@ -38,6 +38,8 @@ CLUSTER: dict[str, tuple[Rule, ...]] = {
         (_READ, ("namespaces", "poddisruptionbudgets.policy")),
         (("create",), ("pods/binding", "pods/eviction")),
         (("patch",), ("pods/status",)),
+        # For which node a volume is to be made.
+        (("patch",), ("persistentvolumeclaims",)),
         # Who says how many pods a gang has.
         (("get",), _GANG_SIZES),
         (("patch",), ("runs.windlass.dev/status", "queues.windlass.dev/status")),

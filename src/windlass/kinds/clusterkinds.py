@@ -18,6 +18,7 @@ from windlass.kinds.resources import Resource
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 """Annotation of a claim: for this node its volume is to be made."""
 WAITS_FOR_NODE = "WaitForFirstConsumer"
+ONE_POD = "ReadWriteOncePod"
 
 
 # --- volumes -----------------------------------------------------------------------------------
@@ -92,6 +93,8 @@ class PersistentVolumeClaimSpec(Struct):
 
     storage_class_name: str | None = None
     """From which class."""
+    access_modes: list[str] | None = None
+    """ReadWriteOnce, ReadWriteMany, ReadOnlyMany, ReadWriteOncePod."""
     volume_name: str = ""
     """The volume that it is bound to, or wants."""
 
