@@ -41,6 +41,8 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     "Cluster": {
         "top": Entry("windlass.cli.top:top", "How full nodes are, what runs use."),
         "queue": Entry("windlass.cli.queue:queue", "Who may use how much."),
+        "budget": Entry("windlass.cli.budget:budget", "Hours or money over time, by queue."),
+        "price": Entry("windlass.cli.price:price", "What hardware costs, and from when on."),
         "usage": Entry("windlass.cli.usage:usage", "Who held what, and what it cost."),
         "events": Entry("windlass.cli.events:events", "What happened."),
         "team": Entry("windlass.cli.team:team", "Who shares the platform, with how much."),

@@ -5,14 +5,18 @@ Written by administrators; the ledger copies the rates into what it writes down.
 
 from __future__ import annotations
 
+import dataclasses
+import fractions
 from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta
 
-from windlass.kinds import fields
+from windlass.kinds import duration, fields
 from windlass.kinds.meta import Object, Struct
 from windlass.kinds.resources import Column, Resource
 
+YEAR: Final = 365 * 86400
+_HOUR: Final = 3600
 MACHINE: Final = "machine"
 """The device that every node is besides its accelerators: its processors and its memory."""
 
@@ -94,3 +98,45 @@ class PriceList(Object, kw_only=True):
         ),
     )  # fmt: skip
     spec: PriceListSpec
+
+
+# --- how a price is made --------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a price, with the words that show how it was made."""
+
+    amount: fractions.Fraction
+    """Units a second."""
+    words: str
+
+
+def parts(price: Price) -> list[Part]:
+    """How a price is made."""
+    if price.rented is not None:
+        hourly = price.rented.per_hour
+        if hourly is not None:
+            return [Part(_money(hourly) / _HOUR, f"{hourly} an hour")]
+        secondly = price.rented.per_second or "0"
+        return [Part(_money(secondly), f"{secondly} a second")]
+    owned = price.owned
+    if owned is None:
+        return []
+    life = fractions.Fraction(duration.milliseconds(owned.life), 1000)
+    kilowatts = fractions.Fraction(owned.watts, 1000) * _money(owned.power_usage_effectiveness)
+    found = [
+        Part(_money(owned.purchase) / life, f"purchase {owned.purchase} / life {owned.life}"),
+        Part(
+            kilowatts * _money(owned.price_per_kilowatt_hour) / _HOUR,
+            f"power {owned.watts} W x {owned.power_usage_effectiveness} x "
+            f"{owned.price_per_kilowatt_hour} a kWh",
+        ),
+        Part(_money(owned.support_per_year) / YEAR, f"support {owned.support_per_year} a year"),
+        Part(_money(owned.space_per_year) / YEAR, f"space {owned.space_per_year} a year"),
+    ]
+    return [part for part in found if part.amount]
+
+
+def _money(text: str) -> fractions.Fraction:
+    return fractions.Fraction(text)

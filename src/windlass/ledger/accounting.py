@@ -74,6 +74,10 @@ class Account:
     hardware: dict[tuple[str, str], Hardware] = dataclasses.field(default_factory=dict)
     by_run: bool = True
     """Whether single Runs are told apart; else only teams, users and queues are."""
+    only: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Of parties: `team`, `user`, `queue`, `run`; hardware is then not what they were part of."""
+    top: int = 0
+    """Of Runs of days that are settled only the largest, and those that are not settled; 0: all."""
     numbers: dict[Party, int] = dataclasses.field(default_factory=dict)
     """Of the parties, in the database."""
 
@@ -120,20 +124,30 @@ def live(
     return account
 
 
-def between(book: Book, start: int, end: int, *, by_run: bool = False) -> Account:
-    """From roll-ups where days are settled, else from the intervals."""
+def between(
+    book: Book,
+    start: int,
+    end: int,
+    *,
+    by_run: bool = False,
+    only: dict[str, str] | None = None,
+    top: int = 0,
+) -> Account:
+    """From roll-ups where days are settled, else from the intervals. With `top` the largest so many
+    Runs are surely among those told; others may be missing."""
     prices = book.prices()
-    account = Account(by_run=by_run)
+    account = Account(by_run=by_run, only=only or {}, top=top)
     with book.engine.connect() as connection:
         settled = _mark(connection, SETTLED)
         first, last = -(-start // DAY) * DAY, min(end // DAY * DAY, settled)
         if first >= last:
             return live(connection, prices, start, end, account)
-        _from_roll_ups(connection, account, first // DAY, last // DAY)
+        # Those of today first: a Run that goes on may become one of the largest.
         if start < first:
             live(connection, prices, start, first, account)
         if last < end:
             live(connection, prices, last, end, account)
+        _from_roll_ups(connection, account, first // DAY, last // DAY)
     return account
 
 
@@ -270,11 +284,14 @@ def _from_roll_ups(connection: sa.Connection, account: Account, first: int, last
     ]
     by_team = [schema.daily.c.team, schema.daily.c.user, schema.daily.c.queue]
     groups = [table.c.party] if account.by_run else by_team
-    query = (
-        sa.select(*groups, *what, *sums)
-        .where(table.c.day >= first, table.c.day < last)
-        .group_by(*groups, *what)
-    )
+    days = [table.c.day >= first, table.c.day < last]
+    if account.by_run:
+        chosen = sa.select(schema.party.c.id).where(*_only(schema.party, account))
+        days += [table.c.party.in_(chosen)] if account.only else []
+        days += [table.c.party.in_(_largest(connection, account, days))] if account.top else []
+    else:
+        days += _only(table, account)
+    query = sa.select(*groups, *what, *sums).where(*days).group_by(*groups, *what)
     if account.by_run:
         inner = query.subquery()
         query = sa.select(inner, schema.party).join(
@@ -288,6 +305,23 @@ def _from_roll_ups(connection: sa.Connection, account: Account, first: int, last
     )
     for row in connection.execute(there):
         account.hardware_of(row.kind, row.model).add(row)
+
+
+def _only(table: sa.Table, account: Account) -> list[Any]:
+    return [table.c[name] == value for name, value in account.only.items() if name in table.c]
+
+
+def _largest(connection: sa.Connection, account: Account, where: list[Any]) -> list[int]:
+    """The Runs that cost or held most in these days, and all that were told already."""
+    table = schema.charge
+    order = [sa.func.sum(table.c.cost).desc(), sa.func.sum(table.c.held).desc()]
+    query = (
+        sa.select(table.c.party).where(*where).group_by(table.c.party).order_by(*order)
+        .limit(account.top)
+    )  # fmt: skip
+    found = {int(row[0]) for row in connection.execute(query)}
+    # Parties of today are few; SQLite takes lists of some thousands.
+    return sorted(found | set(list(account.numbers.values())[:20_000]))
 
 
 def _first_day(connection: sa.Connection) -> int | None:

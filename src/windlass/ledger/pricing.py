@@ -11,12 +11,10 @@ import dataclasses
 import fractions
 from collections.abc import Iterable, Iterator
 
-from windlass.kinds import duration, pricelist
+from windlass.kinds import pricelist
 from windlass.ledger.facts import Device
 
 NANO = 10**9
-YEAR = 365 * 86400
-_HOUR = 3600
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -118,44 +116,5 @@ def entry(price: pricelist.Price) -> Entry:
 
 def rate(price: pricelist.Price) -> int:
     """Nano-units a second, rounded to the nearest."""
-    exact = sum((part.amount for part in parts(price)), fractions.Fraction(0)) * NANO
+    exact = sum((part.amount for part in pricelist.parts(price)), fractions.Fraction(0)) * NANO
     return int(exact + fractions.Fraction(1, 2))
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Part:
-    """A part of a price, with the words that show how it was made."""
-
-    amount: fractions.Fraction
-    """Units a second."""
-    words: str
-
-
-def parts(price: pricelist.Price) -> list[Part]:
-    """How a price is made."""
-    if price.rented is not None:
-        hourly = price.rented.per_hour
-        if hourly is not None:
-            return [Part(_money(hourly) / _HOUR, f"{hourly} an hour")]
-        secondly = price.rented.per_second or "0"
-        return [Part(_money(secondly), f"{secondly} a second")]
-    owned = price.owned
-    if owned is None:
-        return []
-    life = fractions.Fraction(duration.milliseconds(owned.life), 1000)
-    kilowatts = fractions.Fraction(owned.watts, 1000) * _money(owned.power_usage_effectiveness)
-    found = [
-        Part(_money(owned.purchase) / life, f"purchase {owned.purchase} / life {owned.life}"),
-        Part(
-            kilowatts * _money(owned.price_per_kilowatt_hour) / _HOUR,
-            f"power {owned.watts} W x {owned.power_usage_effectiveness} x "
-            f"{owned.price_per_kilowatt_hour} a kWh",
-        ),
-        Part(_money(owned.support_per_year) / YEAR, f"support {owned.support_per_year} a year"),
-        Part(_money(owned.space_per_year) / YEAR, f"space {owned.space_per_year} a year"),
-    ]
-    return [part for part in found if part.amount]
-
-
-def _money(text: str) -> fractions.Fraction:
-    return fractions.Fraction(text)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
@@ -50,6 +49,11 @@ class Question:
     @property
     def until(self) -> int:
         return max(self.start, min(self.end, self.now))
+
+    @property
+    def only(self) -> dict[str, str]:
+        asked = {"team": self.team, "user": self.user, "queue": self.queue, "run": self.run}
+        return {name: value for name, value in asked.items() if value}
 
     def wants(self, party: Party) -> bool:
         return (
@@ -96,8 +100,27 @@ def device_name(kind: str, model: str) -> str:
 
 def usage(book: Book, question: Question) -> Report:
     """Who held what between two moments, and what it cost."""
+    if question.top and "run" in question.by:
+        return _largest(book, question)
     by_run = "run" in question.by or bool(question.run)
-    account = accounting.between(book, question.start, question.until, by_run=by_run)
+    account = accounting.between(
+        book, question.start, question.until, by_run=by_run, only=question.only
+    )
+    return _report(book, question, account)
+
+
+def _largest(book: Book, question: Question) -> Report:
+    """The largest Runs; sums over all of them are made from sums by team."""
+    account = accounting.between(
+        book, question.start, question.until, by_run=True, only=question.only, top=question.top
+    )
+    found = _report(book, question, account)
+    by = tuple(name for name in question.by if name != "run") or ("team",)
+    whole = usage(book, dataclasses.replace(question, by=by, top=0))
+    return msgspec.structs.replace(found, total=whole.total, idle=whole.idle, wall=whole.wall)
+
+
+def _report(book: Book, question: Question, account: accounting.Account) -> Report:
     grouped: dict[tuple[str, ...], _Counted] = {}
     total = _Counted()
     for group, each in account.sums.items():
@@ -176,8 +199,3 @@ class _Counted:
 
 def _time(moment: int) -> str:
     return times.seconds(times.from_unix(moment))
-
-
-def builtins(answer: Any) -> Any:
-    """An answer as JSON will have it."""
-    return msgspec.to_builtins(answer)

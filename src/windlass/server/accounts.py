@@ -1,6 +1,9 @@
-"""The platform API of the ledger: who held what, what it cost.
+"""The platform API of the ledger: who held what, what it cost, whether it adds up.
 
-    GET /apis/platform.windlass.dev/v1alpha1[/namespaces/NS]/usage?month=&by=&user=&queue=&run=
+    GET /apis/platform.windlass.dev/v1alpha1[/namespaces/NS]/usage?month=&by=&user=&queue=&run=&top=
+    GET /apis/platform.windlass.dev/v1alpha1/namespaces/NS/statement?month=&format=json|csv|html
+    GET /apis/platform.windlass.dev/v1alpha1/fleet?since=&until=&step=
+    GET /apis/platform.windlass.dev/v1alpha1/verify?month=
 
 Whoever may list the runs of a namespace sees its usage; whoever may list all runs sees everybody's
 and what is idle. Nobody sees names of other teams.
@@ -24,10 +27,11 @@ from windlass.server.rights import Rights
 from windlass.store import client, errors
 
 if TYPE_CHECKING:
-    from windlass.ledger import reports
+    from windlass.ledger import reports, verifying
     from windlass.ledger.service import Ledger
 
-_WHATS = ("usage",)
+_OF_ALL = ("usage", "fleet", "verify")
+_OF_ONE = ("usage", "statement")
 _LOOKS, _PAUSE = 100, 0.05
 """A Run that ended a moment ago is written down in a moment: whoever deletes it need not see that
 it was waited for."""
@@ -48,9 +52,9 @@ class Question:
 def match(raw_path: str) -> Question | None:
     """The question that a path asks, if it is one."""
     match platformpaths.parts(raw_path):
-        case [what] if what in _WHATS:
+        case [what] if what in _OF_ALL:
             return Question(what)
-        case ["namespaces", namespace, what] if namespace and what in _WHATS:
+        case ["namespaces", namespace, what] if namespace and what in _OF_ONE:
             return Question(what, namespace)
     return None
 
@@ -74,11 +78,86 @@ class Accounts:
             await self._store.get(kubernetes.Namespace, asked.namespace)
         if self.ledger is None:
             raise errors.NotFound("this server keeps no ledger; start it without --ledger off")
+        query = request.rel_url.query
+        if asked.what == "statement":
+            return await self._statement(self.ledger, query, asked)
+        told = await {"usage": self._usage, "fleet": self._fleet, "verify": self._verify}[
+            asked.what
+        ](self.ledger, query, asked)
+        return _json(told)
+
+    async def _usage(self, ledger: Ledger, query: Any, asked: Question) -> dict[str, Any]:
         from windlass.ledger import reports
 
-        question = _question(request.rel_url.query, asked)
-        report = await self.ledger.ask(lambda book: reports.usage(book, question))
-        return _json({"kind": "Usage", **reports.builtins(report)})
+        question = _question(query, asked)
+        report = await ledger.ask(lambda book: reports.usage(book, question))
+        return {"kind": "Usage", **msgspec.to_builtins(report)}
+
+    async def _fleet(self, ledger: Ledger, query: Any, _: Question) -> dict[str, Any]:
+        from windlass.ledger import fleet
+
+        now = int(times.now().timestamp())
+        start, end = _range(query, now)
+        step = _number(query, "step")
+        found = await ledger.ask(lambda book: fleet.series(book, start, min(end, now), step))
+        return {"kind": "Fleet", **msgspec.to_builtins(found)}
+
+    async def _verify(self, ledger: Ledger, query: Any, _: Question) -> dict[str, Any]:
+        from windlass.ledger import verifying
+
+        now = int(times.now().timestamp())
+        start, end = _range(query, now)
+        pods = (await self._store.list(kubernetes.Pod)).items
+        runs = (await self._store.list(Run)).items
+        live = [*_live_runs(runs), *_live_pods(pods)]
+        found = await ledger.ask(lambda book: verifying.verify(book, start, min(end, now), live))
+        return {"kind": "Verdict", **msgspec.to_builtins(found)}
+
+    async def _statement(self, ledger: Ledger, query: Any, asked: Question) -> web.Response:
+        from windlass.ledger import calendar, statement
+
+        now = int(times.now().timestamp())
+        month = query.get("month") or calendar.month_of(now)
+        _range({"month": month}, now)
+        wanted = query.get("format", "json")
+        if wanted not in ("json", "csv", "html"):
+            raise errors.BadRequest("format must be json, csv or html")
+        made = await ledger.ask(lambda book: statement.make(book, asked.namespace, month, now))
+        if wanted == "json":
+            return _json({"kind": "Statement", **msgspec.to_builtins(made)})
+        text = statement.as_csv(made) if wanted == "csv" else statement.as_html(made)
+        return web.Response(text=text, content_type=f"text/{wanted}", charset="utf-8")
+
+    # --- for other questions
+
+    async def estimate(self, planned: Run) -> dict[str, Any] | None:
+        """What a Run would cost; None: nobody knows."""
+        if self.ledger is None:
+            return None
+        from windlass.ledger import estimating, reading
+
+        listed = (await self._store.list(kubernetes.Node)).items
+        nodes = [reading.node(each) for each in listed]
+        now = int(times.now().timestamp())
+        return await self.ledger.ask(
+            lambda book: estimating.estimate(planned.spec, nodes, book.prices(), now)
+        )
+
+    async def cost_of(self, owner: Run) -> str:
+        """What a Run has cost, in words; "" if nothing has a price."""
+        if self.ledger is None or not owner.metadata.creation_timestamp:
+            return ""
+        from windlass.ledger import reports
+
+        now = int(times.now().timestamp())
+        start = int(times.parse(owner.metadata.creation_timestamp).timestamp())
+        question = reports.Question(
+            start, now + 1, now + 1, by=("run",), team=owner.namespace, run=owner.name
+        )
+        with contextlib.suppress(errors.Unavailable):
+            report = await self.ledger.ask(lambda book: reports.usage(book, question))
+            return report.total.cost if report.total.cost_micros else ""
+        return ""
 
     async def let_go(self, namespace: str, name: str) -> None:
         """Before a Run is deleted: one that never started, or of which all is written down, need
@@ -103,6 +182,32 @@ class Accounts:
         return not owner.status.held or await self.ledger.ask(
             lambda book: uid in book.closed([uid])
         )
+
+
+def _live_runs(runs: list[Run]) -> list[verifying.Live]:
+    """Members that hold room by what their Runs say."""
+    from windlass.ledger import verifying
+
+    return [
+        verifying.Live(
+            owner.uid, held.attempt, held.role, held.first + offset,
+            f"{owner.namespace}/{owner.name} {held.role} {held.first + offset}",
+        )
+        for owner in runs
+        for held in owner.status.held or ()
+        if held.until is None
+        for offset in range(held.count)
+    ]  # fmt: skip
+
+
+def _live_pods(pods: list[kubernetes.Pod]) -> list[verifying.Live]:
+    from windlass.ledger import reading, verifying
+
+    return [
+        verifying.Live(pod.uid, 0, "", 0, f"{pod.namespace}/{pod.name}")
+        for pod in pods
+        if reading.is_foreign(pod) and reading.holds_room(pod)
+    ]
 
 
 def _question(query: Any, asked: Question) -> reports.Question:

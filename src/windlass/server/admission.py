@@ -6,6 +6,7 @@ ValidatingAdmissionPolicy says the same.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import msgspec
@@ -64,6 +65,44 @@ def keep_for_ledger(body: dict[str, Any]) -> None:
         names = metadata.get("finalizers") or []
         if isinstance(names, list) and run.FINALIZER_LEDGER not in names:
             metadata["finalizers"] = [*names, run.FINALIZER_LEDGER]
+
+
+_OVERRIDE = ("spec", "budget", "override")
+
+
+async def sign_override(
+    api: Api, identity: Identity, resource: Resource, target: tuple[str, str], change: Any
+) -> None:
+    """Whoever gives a queue leave to exceed its budget is named in it, whatever he wrote."""
+    if resource.key != "queues.windlass.dev":
+        return
+    if isinstance(change, list):
+        _sign_operations(identity, change)
+        return
+    override = _holder(change, (*_OVERRIDE, "by"))
+    if override is None:
+        return
+    current: dict[str, Any] = {}
+    with contextlib.suppress(errors.NotFound):
+        found = msgspec.json.decode(await api.get(resource, *target)) if target[1] else {}
+        current = _holder(found, (*_OVERRIDE, "by")) or {}
+    same = all(override.get(name) == current.get(name) for name in ("until", "reason"))
+    override["by"] = current.get("by") if same and current else identity.user
+
+
+def _sign_operations(identity: Identity, change: list[Any]) -> None:
+    """The same in a JSON patch: wherever it could put a name."""
+    path = (*_OVERRIDE, "by")
+    for operation in change:
+        if not isinstance(operation, dict) or not isinstance(operation.get("path"), str):
+            continue
+        steps = tuple(operation["path"].split("/")[1:])
+        if steps == path and "value" in operation and operation.get("op") != "test":
+            operation["value"] = identity.user
+        elif steps == path[: len(steps)]:
+            holder = _holder(operation.get("value"), path[len(steps) :])
+            if holder is not None:
+                holder["by"] = identity.user
 
 
 async def admit_replace(

@@ -121,6 +121,8 @@ class Objects:
         target, options = call.target, queries.writing(call.query, call.identity.user)
         body = await bodies.read_object(call.request, strict=options.field_validation == "Strict")
         admission.admit_create(call.identity, target.resource, body)
+        place = (target.namespace, "")
+        await admission.sign_override(self._api, call.identity, target.resource, place, body)
         if call.ledger:
             admission.keep_for_ledger(body)
         data = await self._api.create(target.resource, target.namespace, body, options)
@@ -134,6 +136,7 @@ class Objects:
         if not target.subresource:
             place = (target.namespace, target.name)
             await admission.admit_replace(self._api, call.identity, target.resource, place, body)
+            await admission.sign_override(self._api, call.identity, target.resource, place, body)
         data = await self._api.replace(
             target.resource, target.namespace, target.name, body, options, target.subresource
         )
@@ -145,6 +148,7 @@ class Objects:
         if not target.subresource:
             place = (target.namespace, target.name)
             await admission.admit_patch(self._api, call.identity, target.resource, place, patch)
+            await admission.sign_override(self._api, call.identity, target.resource, place, patch)
         data = await self._api.patch(
             target.resource, target.namespace, target.name, patch, patch_type, options,
             target.subresource,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from aiohttp import web
@@ -63,6 +63,12 @@ def match(raw_path: str) -> Question | None:
     return None
 
 
+class Costs(Protocol):
+    async def estimate(self, planned: Run) -> dict[str, Any] | None: ...
+
+    async def cost_of(self, owner: Run) -> str: ...
+
+
 class Platform:
     """Answers; what it needs for that is loaded with the first question."""
 
@@ -70,6 +76,8 @@ class Platform:
         self._store = store
         self._rights = rights
         self._explainer: Explainer | None = None
+        self.costs: Costs | None = None
+        """Who knows what Runs cost."""
 
     async def stop(self) -> None:
         if self._explainer is not None:
@@ -120,7 +128,13 @@ class Platform:
         if found is not None:
             return told | await self._told(identity, found, explainer)
         end = await explainer.ends(run) if run.status.phase == "Running" else None
-        return told | story.of_other(run, end, times.now())
+        told |= story.of_other(run, end, times.now())
+        cost = await self.costs.cost_of(run) if self.costs else ""
+        if cost:
+            told["cost"] = cost
+            word = "has cost" if run.finished else "has cost so far"
+            told["sentences"] = [*told.get("sentences", ()), f"It {word} {cost}."]
+        return told
 
     async def _ps(self, request: web.BaseRequest, question: Question) -> dict[str, Any]:
         from windlass.control import story
@@ -154,6 +168,10 @@ class Platform:
         explainer = await self.explainer()
         found = await explainer.plan(wire.from_dict(Run, drafted))
         told = await self._told(identity, found, explainer, planned=True)
+        cost = await self.costs.estimate(wire.from_dict(Run, drafted)) if self.costs else None
+        if cost is not None:
+            told["cost"] = cost
+            told["sentences"] = [*told.get("sentences", ()), cost["sentence"]]
         for key in ("uid", "creationTimestamp", "resourceVersion", "generation"):
             drafted["metadata"].pop(key, None)
         return {"object": drafted, **told}

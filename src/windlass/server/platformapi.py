@@ -50,6 +50,7 @@ class PlatformApi:
         self._platform = platform.Platform(store, rights)
         self._sharing = sharing.Sharing(store, rights, self._platform)
         self.accounts = accounts.Accounts(store, rights)
+        self._platform.costs = self.accounts
         self._addresses = addresses.Addresses(store, rights, self._pods)
         self._kept = keptlogs.KeptLogs(store, rights, streams, kept)
 

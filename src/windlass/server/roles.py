@@ -48,7 +48,8 @@ _ADMIN = (
     Rule(
         READ + WRITE,
         (
-            "namespaces", "queues.windlass.dev", "priorityclasses.scheduling.k8s.io",
+            "namespaces", "queues.windlass.dev", "pricelists.windlass.dev",
+            "priorityclasses.scheduling.k8s.io",
             "clusterrolebindings.rbac.authorization.k8s.io",
         ),
     ),
@@ -62,7 +63,10 @@ ROLES: dict[str, tuple[Rule, ...]] = {
     "windlass-viewer": _VIEWER,
 }
 EVERYONE = (
-    Rule(READ, ("queues.windlass.dev", "nodes", "priorityclasses.scheduling.k8s.io")),
+    Rule(READ, (
+        "queues.windlass.dev", "pricelists.windlass.dev", "nodes",
+        "priorityclasses.scheduling.k8s.io",
+    )),
     # The sharing tree; whose runs are named in it is asked again behind this door.
     Rule(("get", "list"), ("queues.platform.windlass.dev",)),
     Rule(
