@@ -1,4 +1,4 @@
-"""Which devices a real kubelet gave to pods, read back by the agent's code."""
+"""Which devices a real kubelet gave to pods, read back by the agent; and what it refuses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from tests.contract.objects import ok
@@ -14,7 +16,9 @@ from tests.harness import deviceplugin, images, kubelet
 from tests.harness.processes import Process
 from tests.harness.rest import eventually
 from windlass.agent import granted
+from windlass.control import members
 from windlass.kinds import hostpods, kubernetes
+from windlass.kinds.reasons import Reason
 
 pytestmark = pytest.mark.kubelet
 
@@ -39,8 +43,7 @@ def node(cluster: kubelet.Cluster) -> Iterator[kubelet.Node]:
     plugin.stop()
 
 
-def start(cluster: kubelet.Cluster, node: kubelet.Node, name: str, count: int) -> None:
-    limits = {RESOURCE: str(count)} if count else {}
+def make(cluster: kubelet.Cluster, node: kubelet.Node, name: str, limits: dict[str, str]) -> None:
     container = {
         "name": "main", "image": images.PLATFORM, "command": ["sleep", "1000"],
         "resources": {"limits": limits},
@@ -52,11 +55,17 @@ def start(cluster: kubelet.Cluster, node: kubelet.Node, name: str, count: int) -
                  "terminationGracePeriodSeconds": 0},
     }  # fmt: skip
     ok(cluster.plane.rest.post(PODS, body), 201)
+
+
+def reaches(cluster: kubelet.Cluster, name: str, phase: str) -> dict[str, Any]:
+    path = f"{PODS}/{name}"
     eventually(
-        f"{name} runs",
-        lambda: ok(cluster.plane.rest.get(f"{PODS}/{name}"))["status"]["phase"] == "Running",
+        f"{name} is {phase}",
+        lambda: ok(cluster.plane.rest.get(path))["status"]["phase"] == phase,
         60,
     )
+    found: dict[str, Any] = ok(cluster.plane.rest.get(path))
+    return found
 
 
 def held_by(cluster: kubelet.Cluster, name: str) -> list[str]:
@@ -77,7 +86,8 @@ def test_the_agent_writes_on_pods_what_kubelet_gave_them(
     ]  # fmt: skip
     agent = Process("agent", command, tmp_path / "agent.log")
     for name, count in (("one", 1), ("two", 2), ("none", 0)):
-        start(cluster, node, name, count)
+        make(cluster, node, name, {RESOURCE: str(count)} if count else {})
+        reaches(cluster, name, "Running")
     agent.start()
     try:
         one, two = (
@@ -91,6 +101,17 @@ def test_the_agent_writes_on_pods_what_kubelet_gave_them(
     assert held_by(cluster, "none") == []
     for name in ("one", "two", "none"):
         cluster.plane.rest.delete(f"{PODS}/{name}")
+
+
+@pytest.mark.parametrize("limits", [{"cpu": "1000"}, {"memory": "1Pi"}, {RESOURCE: "4"}])
+def test_what_a_kubelet_refuses_is_the_nodes_doing(
+    cluster: kubelet.Cluster, node: kubelet.Node, limits: dict[str, str]
+) -> None:
+    make(cluster, node, "too-much", limits)
+    refused = reaches(cluster, "too-much", "Failed")
+    cluster.plane.rest.delete(f"{PODS}/too-much")
+    pod = msgspec.convert(refused, kubernetes.Pod)
+    assert members.failure(pod)[0] is Reason.NODE_REFUSED, refused["status"]
 
 
 async def test_a_kubelet_that_cannot_be_asked_keeps_nobody(tmp_path: Path) -> None:
