@@ -109,9 +109,6 @@ class Connection:
         flags = FIN if end else 0
         return struct.pack("!IB", stream, flags) + len(data).to_bytes(3) + data
 
-    def reset(self, stream: int) -> bytes:
-        return _control(RST_STREAM, struct.pack("!II", stream, 5))
-
     def pong(self, number: int) -> bytes:
         return _control(PING, struct.pack("!I", number))
 

@@ -68,10 +68,6 @@ class StateFolder:
         return self.path / "logs"
 
     @property
-    def backups(self) -> Path:
-        return self.path / "backups"
-
-    @property
     def is_default(self) -> bool:
         return self.path == default_path()
 

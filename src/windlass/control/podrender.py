@@ -138,14 +138,6 @@ def _unsupported_bundle(spec: run.RunSpec) -> str:
 # --- the pod --------------------------------------------------------------------------------------
 
 
-def pod_of(
-    owner: run.Run, role: run.Role, index: int, member: run.Member, setting: Setting | None = None
-) -> kubernetes.Pod:
-    """The pod of one member, bound to its node."""
-    made = _Pod(owner, role, index, member, setting or Setting())
-    return made.render()
-
-
 @dataclasses.dataclass(frozen=True)
 class Pods:
     """The pods of members of the current assignment, each made when it is asked for: thousands at

@@ -32,15 +32,3 @@ def milliseconds(text: str) -> int:
 def seconds(text: str) -> int:
     """The same in seconds, rounded up: a limit is never shorter than what was asked for."""
     return -(-milliseconds(text) // 1000)
-
-
-def of_milliseconds(amount: int) -> str:
-    """5400000 -> `1h30m`; the spelling that `milliseconds` reads back to the same amount."""
-    if amount < 0:
-        raise ValueError(f"a duration cannot be below zero: {amount} ms")
-    parts = []
-    for unit, size in _UNITS.items():
-        count, amount = divmod(amount, size)
-        if count:
-            parts.append(f"{count}{unit}")
-    return "".join(parts) or "0s"

@@ -4,6 +4,9 @@ from hypothesis import strategies as st
 
 from windlass.agent import spdy
 
+RESET = bytes.fromhex("80030003000000080000000100000005")
+"""RST_STREAM of stream 1, as a client that gives up sends it."""
+
 
 def test_the_dictionary_is_the_standards():
     assert len(spdy.DICTIONARY) == 1423
@@ -17,7 +20,7 @@ def test_a_stream_from_opening_to_end():
     assert list(server.receive(sent)) == [
         spdy.Opened(1, headers, False), spdy.Data(1, b"hello", False), spdy.Data(1, b"", True),
     ]  # fmt: skip
-    back = server.reply(1) + server.data(1, b"there") + server.pong(7) + server.reset(1)
+    back = server.reply(1) + server.data(1, b"there") + server.pong(7) + RESET
     assert list(client.receive(back)) == [
         spdy.Data(1, b"there", False), spdy.Ping(7), spdy.Reset(1),
     ]  # fmt: skip

@@ -58,13 +58,26 @@ def pod(
 ) -> kubernetes.Pod:
     """A pod of the Run's first role in its current attempt."""
     member = run.Member(node="n1", devices=devices)
-    made = podrender.pod_of(owner, owner.spec.roles[0], index, member)
+    made = pod_of(owner, owner.spec.roles[0], index, member)
     made.metadata.uid = f"{owner.name}-{owner.status.attempt}-{index}"
     made.status.phase = phase
     if exit_code is not None:
         ended = kubernetes.ContainerStateTerminated(exit_code=exit_code, reason="Error")
         state = kubernetes.ContainerState(terminated=ended)
         made.status.container_statuses = [kubernetes.ContainerStatus(name="worker", state=state)]
+    return made
+
+
+def pod_of(
+    owner: run.Run,
+    role: run.Role,
+    index: int,
+    member: run.Member,
+    setting: podrender.Setting | None = None,
+) -> kubernetes.Pod:
+    """The pod of one member, as it is handed in."""
+    members = {(role.name, index): member}
+    (made,) = podrender.Pods(owner, members, setting or podrender.Setting())
     return made
 
 

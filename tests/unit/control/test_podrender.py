@@ -30,7 +30,7 @@ def pod(
     block = ports.layout(owner.spec)
     block = dataclasses.replace(block, first=20000) if block else None
     setting = podrender.Setting(engine, block, addresses={"n1": "10.0.0.1"})
-    return podrender.pod_of(owner, role, 0, run.Member(node="n1", devices=devices), setting)
+    return build.pod_of(owner, role, 0, run.Member(node="n1", devices=devices), setting)
 
 
 def variables(made: kubernetes.Pod) -> dict[str, str]:
@@ -144,7 +144,7 @@ def test_named_ports_come_from_the_block_where_members_share_an_address():
     made = pod(role)
     assert made.spec.containers[0].ports[0].container_port == 20001
     assert variables(made)["WINDLASS_PORT_HTTP_API"] == "20001"
-    alone = podrender.pod_of(build.a_run("job", role), role, 0, run.Member(node="n1"))
+    alone = build.pod_of(build.a_run("job", role), role, 0, run.Member(node="n1"))
     assert alone.spec.containers[0].ports[0].container_port == 80
 
 

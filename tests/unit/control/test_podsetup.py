@@ -30,7 +30,7 @@ CODE = run.Code(digest="sha256:" + "0" * 64)
 def pod(role: run.Role | None = None, **spec: Any) -> kubernetes.Pod:
     role = role or build.role()
     owner = build.assigned(build.a_run("job", role, **spec))
-    return podrender.pod_of(
+    return build.pod_of(
         owner, role, 0, run.Member(node="n1"), podrender.Setting(CLUSTER)
     )  # fmt: skip
 

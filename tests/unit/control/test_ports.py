@@ -26,7 +26,7 @@ def at(owner: run.Run, first: int) -> ports.Block:
 
 def a_pod(owner: run.Run, block: ports.Block, phase: str = "Running") -> kubernetes.Pod:
     setting = podrender.Setting(ENGINE, block)
-    pod = podrender.pod_of(owner, owner.spec.roles[0], 0, run.Member(node="n1"), setting)
+    pod = build.pod_of(owner, owner.spec.roles[0], 0, run.Member(node="n1"), setting)
     pod.status.phase = phase
     return pod
 

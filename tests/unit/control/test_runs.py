@@ -265,7 +265,7 @@ async def test_a_run_that_gets_no_ports_says_so_and_starts_when_there_are_some(s
     other = build.assigned(build.a_run("other", build.role(replicas=2)))
     block = dataclasses.replace(ports.layout(other.spec), first=20000)
     setting = podrender.Setting(engine[0], block)
-    pod = podrender.pod_of(other, other.spec.roles[0], 0, run.Member(node="n1"), setting)
+    pod = build.pod_of(other, other.spec.roles[0], 0, run.Member(node="n1"), setting)
     await store.create(pod)
     await submit(store, build.role(replicas=2))
     await assign(store)

@@ -1,11 +1,9 @@
-"""Durations are read exactly and written so that they read back the same."""
+"""Durations are read exactly."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from windlass.kinds import duration, fields
 
@@ -35,21 +33,3 @@ def test_what_is_no_duration_is_refused_by_reader_and_schema(text: str) -> None:
         duration.milliseconds(text)
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(text.strip("\n") if text != "1s\n" else "1s1s", fields.Duration)
-
-
-@given(st.integers(0, 10**15))
-def test_writing_and_reading_gives_the_same_amount(milliseconds: int) -> None:
-    text = duration.of_milliseconds(milliseconds)
-    assert duration.milliseconds(text) == milliseconds
-    assert msgspec.convert(text, fields.DurationOrZero) == text
-
-
-@given(st.integers(0, 10**9), st.integers(0, 10**9))
-def test_order_is_preserved(one: int, other: int) -> None:
-    spelled = [duration.of_milliseconds(1000 * amount) for amount in (one, other)]
-    assert (one <= other) == (duration.seconds(spelled[0]) <= duration.seconds(spelled[1]))
-
-
-def test_a_duration_below_zero_cannot_be_written() -> None:
-    with pytest.raises(ValueError, match="below zero"):
-        duration.of_milliseconds(-1)
