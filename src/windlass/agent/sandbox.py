@@ -37,8 +37,8 @@ def enter(mounts: Sequence[Mapping[str, Any]]) -> None:
     """A private mount namespace with these mounts, for this process and all it starts.
 
     Each is `{"kind": "bind", "source", "below", "target", "readOnly"}` or `{"kind": "tmpfs",
-    "target", "size", "mode", "user"}`. A target is made only where an earlier tmpfs of ours covers
-    it: nothing appears on the machine.
+    "target", "size", "mode", "user"}` or `{"kind": "proc", "target"}`. A target is made only where
+    an earlier tmpfs of ours covers it: nothing appears on the machine.
     """
     if not mounts:
         return
@@ -64,6 +64,9 @@ def enter(mounts: Sequence[Mapping[str, Any]]) -> None:
             _mount("tmpfs", target, _TMPFS, _MS_NOSUID | _MS_NODEV, options)
             covered.append(target.rstrip("/") + "/")
             continue
+        if mount["kind"] == "proc":
+            _close_proc(target)
+            continue
         source = sources[index]
         if any(target.startswith(place) for place in covered):
             _make_target(source, target)
@@ -71,6 +74,16 @@ def enter(mounts: Sequence[Mapping[str, Any]]) -> None:
         if mount.get("readOnly"):
             _mount(None, target, None, _MS_BIND | _MS_REMOUNT | _MS_RDONLY)
         os.close(source)
+
+
+def _close_proc(target: str) -> None:
+    """A /proc in which other users' processes tell nothing, not even their command lines. Where
+    the kernel has one setting for all of the machine (before 5.8), or a container forbids it, the
+    machine's own stays."""
+    version = tuple(int(part) for part in os.uname().release.split(".")[:2] if part.isdigit())
+    if version >= (5, 8):
+        with contextlib.suppress(OSError):
+            _mount("proc", target, b"proc", _MS_NOSUID | _MS_NODEV, "hidepid=1")
 
 
 def open_below(base: str, below: str) -> int:

@@ -170,6 +170,9 @@ def view(pod: kubernetes.Pod, container: kubernetes.Container, folder: PodFolder
             source = {"source": str(_source(volume, folder, pod)), "below": mount.sub_path}
             read_only = bool(mount.read_only)
             mounts.append({"kind": "bind", **source, "target": target, "readOnly": read_only})
+    if folder.mounts and folder.user is not None:
+        # Last, because the others are found through /proc: what other users run is theirs.
+        mounts.append({"kind": "proc", "target": "/proc"})
     return View(mounts, shm)
 
 

@@ -55,6 +55,19 @@ async def test_pods_do_not_see_each_other(shared):
     assert one.uid not in shared.text(two).splitlines()
 
 
+@pytest.mark.skipif(
+    tuple(map(int, os.uname().release.split(".")[:2])) < (5, 8), reason="one /proc for all"
+)
+async def test_a_pod_reads_no_command_lines_of_others_and_its_own(shared):
+    mark = f"/proc/{os.getpid()}/cmdline"  # the test's own process is root's
+    await shared.create(f"cat {mark}; cat /proc/self/comm; sh -c 'tr -d x < /proc/$PPID/comm'")
+    pod = await shared.phase("Succeeded")
+    said = shared.text(pod)
+    assert "pytest" not in said
+    assert "cat" in said.splitlines()
+    assert said.splitlines()[-1] == "sh"
+
+
 async def test_python_works_although_it_may_be_in_a_closed_folder(shared):
     await shared.create("python -c 'import windlass.agent.shim, os; print(os.getuid())'")
     pod = await shared.phase("Succeeded")

@@ -7,6 +7,7 @@ refused unless it is written down below that it is for these callers.
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import dataclasses
 import datetime
@@ -349,3 +350,42 @@ async def test_who_loses_the_right_loses_the_watch_that_is_open(
             path = f"{BINDINGS.format(THERE)}/members"
         assert (await served.call("DELETE", path)).code == 200
         assert await answer.content.read() == b""  # it ends, and nothing more was told
+
+
+async def test_owners_that_are_claimed_in_another_team_do_it_no_harm(served: Served) -> None:
+    """Owner references and finalizers of one team's objects hold up nothing of others'."""
+    await callers(served)
+    rita = await served.user("rita")
+    run = f"/apis/windlass.dev/v1alpha1/namespaces/{THERE}/runs/there"
+    victim = (await served.call("GET", run)).body["metadata"]
+    shared = {"metadata": {"name": "shared"}, "spec": {}}
+    made = await served.call("POST", "/apis/windlass.dev/v1alpha1/queues", shared)
+    queue = made.body["metadata"]
+    owners = [
+        {"apiVersion": "windlass.dev/v1alpha1", "kind": kind, "name": of["name"],
+         "uid": of["uid"], "blockOwnerDeletion": True}
+        for kind, of in (("Run", victim), ("Queue", queue))
+    ]  # fmt: skip
+    for number, owner in enumerate(owners):
+        body = {"metadata": {"name": f"leech-{number}", "ownerReferences": [owner],
+                             "finalizers": ["example.com/never"]}}  # fmt: skip
+        made = await served.call("POST", f"/api/v1/namespaces/{HERE}/configmaps", body, token=rita)
+        assert made.code in (201, 403, 422), made.body
+        path = f"/api/v1/namespaces/{HERE}/configmaps/leech-{number}"
+        await served.call("DELETE", path, token=rita)
+    assert (await served.call("GET", run)).code == 200
+    options = {"propagationPolicy": "Foreground"}
+    path = "/apis/windlass.dev/v1alpha1/queues/shared"
+    await served.call("DELETE", path, options)
+    gone = await _eventually_gone(served, path)
+    assert gone, "a team's finalizer holds up what all share"
+    await served.call("DELETE", run, options)
+    assert await _eventually_gone(served, run)
+
+
+async def _eventually_gone(served: Served, path: str) -> bool:
+    for _ in range(100):
+        if (await served.call("GET", path)).code == 404:
+            return True
+        await asyncio.sleep(0.05)
+    return False

@@ -167,7 +167,9 @@ class Collector:
             for dependent, blocks in dependents.items():
                 options = DeleteOptions("Foreground" if blocks else "Background")
                 await self._delete(dependent, options)
-            if not any(self._owned.get(uid, {}).values()):
+            # Whoever may write in one namespace must not hold up what is others', or everybody's.
+            left = self._owned.get(uid, {})
+            if not any(blocks and each.namespace == key.namespace for each, blocks in left.items()):
                 await self._drop_finalizer(key, rules.FOREGROUND)
 
     async def _empty_namespace(self, name: str) -> None:
