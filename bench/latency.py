@@ -333,6 +333,11 @@ def _rivals(
     return ways
 
 
+def _repeated(command: list[str], count: int) -> list[str]:
+    """The command so many times, one after the other: it takes one job at a time."""
+    return ["sh", "-c", f'for _ in $(seq {count}); do "$@" || exit 1; done', "sh", *command]
+
+
 def _script(place: Path, name: str, text: str) -> str:
     path = place / f"{name}.py"
     path.write_text(text)
@@ -356,8 +361,9 @@ def _metaflow(folder: Path, place: Path, _: contextlib.ExitStack) -> Way:
         "METAFLOW_HOME": str(home), "METAFLOW_DATASTORE_SYSROOT_LOCAL": str(home),
         "METAFLOW_USER": "bench", "USERNAME": "bench",
     }  # fmt: skip
-    command = [str(folder / "python"), _script(place, "metaflow_bench", METAFLOW)]
-    return Way("metaflow", [*command, "--no-pylint", "run"], env=env)
+    script = _script(place, "metaflow_bench", METAFLOW)
+    command = [str(folder / "python"), script, "--no-pylint", "run"]
+    return Way("metaflow", command, lambda count: _repeated(command, count), most=10, env=env)
 
 
 def _ray(folder: Path, place: Path, stack: contextlib.ExitStack) -> Way:
@@ -376,7 +382,10 @@ def _ray(folder: Path, place: Path, stack: contextlib.ExitStack) -> Way:
     head = subprocess.Popen(start, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     stack.callback(_end, head)
     job = [ray, "job", "submit", "--address", "http://127.0.0.1:9265", "--"]
-    way = Way("ray", [*job, sys.executable, "-c", f"print({WORD!r})"], env=env)
+    # Of its CPU only the command's own is counted; what its daemons use is not.
+    many = [*job, "true"]
+    first = [*job, sys.executable, "-c", f"print({WORD!r})"]
+    way = Way("ray", first, lambda count: _repeated(many, count), most=5, env=env)
     deadline = time.monotonic() + 120
     while True:  # its dashboard comes up a while after `ray start` has returned
         try:
