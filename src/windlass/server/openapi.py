@@ -14,7 +14,7 @@ import msgspec
 
 import windlass
 from windlass.kinds.resources import Resource
-from windlass.server import discovery
+from windlass.server import accountsdoc, discovery, platformpaths
 from windlass.store import errors
 
 Json = dict[str, Any]
@@ -69,6 +69,10 @@ def _document(group: str, version: str) -> bytes:
     paths: Json = {}
     for resource in discovery.resources_of(group, version):
         paths |= _resource_paths(resource, schemas)
+    if group == platformpaths.GROUP:
+        described, answers = accountsdoc.described()
+        paths |= described
+        schemas |= answers
     for review in discovery.reviews_of(group, version):
         paths[f"/apis/{group}/{version}/{review.plural}"] = _review_path(review)
     return msgspec.json.encode(

@@ -30,8 +30,10 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 READS = ("GET", "HEAD")
 DIGEST = "sha256:" + "1" * 64
 BINDINGS = "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings"
-PUBLIC_KINDS = {"queues.windlass.dev", "nodes", "priorityclasses.scheduling.k8s.io"}
-"""Everybody may read these: what is shared, and how full it is."""
+PUBLIC_KINDS = {
+    "queues.windlass.dev", "nodes", "priorityclasses.scheduling.k8s.io", "pricelists.windlass.dev",
+}  # fmt: skip
+"""Everybody may read these: what is shared, how full it is, and what it costs."""
 VIEWED_KINDS = {
     "runs.windlass.dev", "cronruns.windlass.dev", "pods", "configmaps", "services", "events",
     "runs.windlass.dev/status", "cronruns.windlass.dev/status", "pods/status", "pods/log",
@@ -43,6 +45,7 @@ VIEWED_PATHS = (
     "/logs/{log}",
     "/addresses",
     "/usage",
+    "/statement",
     "/pods",
     "/pods/{pod}",
 )
