@@ -145,6 +145,60 @@ def test_upgrading_what_is_not_there_says_so(kubernetes_binaries: Path) -> None:
         assert "not installed" in json.loads(done.err)["error"]["message"]
 
 
+# --- the doctor -----------------------------------------------------------------------------------
+
+
+def diagnosis(cli: Cli) -> dict[str, dict[str, str]]:
+    return {check["name"]: check for check in cli.json("doctor")["cluster"]}
+
+
+def test_the_doctor_says_what_is_not_there_and_what_would_help(kubernetes_binaries: Path) -> None:
+    with ControlPlane.start(users={"alice": []}) as bare:
+        cli = Cli(bare.kubeconfig)
+        found = diagnosis(cli)
+        assert {name: check["state"] for name, check in found.items()} == {
+            "version": "ok", "clock": "ok", "permissions": "ok", "parts": "missing",
+            "devices": "ok", "admission": "ok",
+        }  # fmt: skip
+        installed(cli)
+        node = {"metadata": {"name": "n1", "labels": {"nvidia.com/gpu.present": "true"}}}
+        assert bare.rest.post("/api/v1/nodes", node).status == 201
+        _refuse_pods(bare)
+        eventually("pods are refused", lambda: diagnosis(cli)["admission"]["state"] == "missing")
+        found = diagnosis(cli)
+        assert "no pods here today" in found["admission"]["found"]
+        assert "n1" in found["devices"]["found"]
+        assert "device plug-in" in found["devices"]["remedy"]
+        assert "Deployment/windlass-scheduler: 0 of 2 ready" in found["parts"]["found"]
+        assert found["certificate"]["state"] == "ok"
+        lesser = diagnosis(Cli(bare.token_kubeconfig("alice")))
+        assert lesser["permissions"]["state"] == "limited"
+        assert "Ask a cluster administrator" in lesser["permissions"]["remedy"]
+
+
+def _refuse_pods(plane: ControlPlane) -> None:
+    group = "/apis/admissionregistration.k8s.io/v1"
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": ["pods"],
+    }
+    spec = {
+        "matchConstraints": {"resourceRules": [rule]},
+        "validations": [{"expression": "false", "message": "no pods here today"}],
+    }
+    for path, body in (
+        ("validatingadmissionpolicies", spec),
+        (
+            "validatingadmissionpolicybindings",
+            {"policyName": "none", "validationActions": ["Deny"]},
+        ),
+    ):
+        made = plane.rest.post(f"{group}/{path}", {"metadata": {"name": "none"}, "spec": body})
+        assert made.status == 201, made.summary
+
+
 # --- certificates: no cluster needed --------------------------------------------------------------
 
 NOW = times.now()

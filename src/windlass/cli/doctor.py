@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import textwrap
 from collections.abc import Iterator
+from typing import Any
 
-from windlass.cli import base, cluster, exits, machine
+from windlass.cli import base, client, cluster, exits, machine
 from windlass.cli import state as states
 from windlass.cli.output import Output, terminal_width
 
@@ -22,7 +24,8 @@ _NEEDED = frozenset({"python", "sqlite", "fsync"})
 )
 @base.target_options
 def doctor(out: Output, target: base.Target) -> int:
-    """Look at this machine: what Windlass can use here, what is limited, what is missing.
+    """Look at this machine: what Windlass can use here, what is limited, what is missing; and at
+    the cluster of the kubeconfig, if there is one.
 
     Each line that is not ok says what it means for jobs and what would help. The exit code is 1
     only if the engine could not start at all.
@@ -36,9 +39,37 @@ def doctor(out: Output, target: base.Target) -> int:
         out.say(f"\nThe engine cannot start here: {', '.join(fatal)}.")
     else:
         out.hint("\nThe engine can start here: windlass up")
-    data = {"checks": [dataclasses.asdict(check) for check in found], "canStart": not fatal}
+    there = _cluster_checks(out, target)
+    data = {
+        "checks": [dataclasses.asdict(check) for check in found],
+        "canStart": not fatal,
+        "cluster": [dataclasses.asdict(check) for check in there],
+    }
+    found += there
     out.result(data, names=[f"{check.name}\t{check.state}" for check in found])
     return exits.FAILED if fatal else exits.OK
+
+
+def _cluster_checks(out: Output, target: base.Target) -> list[machine.Check]:
+    """What may stand in the way on the cluster of the kubeconfig; nothing for an engine of one
+    machine, or where no server answers."""
+
+    async def look(session: client.Session) -> list[machine.Check]:
+        version = await session.read("/version")
+        if "windlass" in str(version.get("gitVersion", "")):
+            return []
+        out.say("\nThe cluster:")
+        checkup: Any = importlib.import_module("windlass.install.checkup")
+        found = []
+        async for each in checkup.look(session.store):
+            found.append(machine.Check(**dataclasses.asdict(each)))
+            _show(out, found[-1])
+        return found
+
+    try:
+        return client.call(target, look)
+    except exits.CliError:
+        return []  # the line above says why
 
 
 def all_checks(target: base.Target) -> Iterator[machine.Check]:

@@ -19,7 +19,6 @@ from windlass.kinds import duration, times
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_OLDEST = (1, 34)
 _WAIT = "5m"
 
 
@@ -216,13 +215,11 @@ async def _check_version(session: client.Session) -> None:
             "This is the embedded engine of one machine, not a cluster.",
             "Choose a cluster with --kubeconfig or --context.",
         )
-    major, minor = (
-        int("".join(filter(str.isdigit, str(found.get(key) or "0"))) or 0)
-        for key in ("major", "minor")
-    )
-    if (major, minor) < _OLDEST:
+    checkup = _room().checkup
+    if checkup.version_of(found) < checkup.OLDEST:
+        oldest = ".".join(map(str, checkup.OLDEST))
         raise exits.CliError(
-            f"The cluster is Kubernetes {text}; Windlass needs {_OLDEST[0]}.{_OLDEST[1]} or newer.",
+            f"The cluster is Kubernetes {text}; Windlass needs {oldest} or newer.",
             "Upgrade the cluster first.",
         )
 

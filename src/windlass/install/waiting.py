@@ -22,7 +22,7 @@ async def until_ready(
     deadline = asyncio.get_running_loop().time() + seconds
     said = ""
     while True:
-        missing = await _missing(store, part)
+        missing = await missing_of(store, part)
         if not missing:
             return ""
         if missing != said:
@@ -33,7 +33,8 @@ async def until_ready(
         await asyncio.sleep(_LOOK)
 
 
-async def _missing(store: KubernetesStore, part: Part) -> str:
+async def missing_of(store: KubernetesStore, part: Part) -> str:
+    """The first thing of a part that does not work; "" when all does."""
     for wanted in part.objects:
         look = _LOOKS.get(wanted["kind"])
         if look is None:

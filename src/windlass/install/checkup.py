@@ -1,0 +1,241 @@
+"""What may stand in the way of Windlass on a cluster: one look at each thing, with its remedy.
+
+`windlass doctor` shows it beside what the machine itself can do. It only reads, and asks the API
+server by dry runs and reviews; what the caller may not see is told as unknown, not as well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import email.utils
+import json
+from collections.abc import AsyncIterator
+from typing import Any, Literal
+
+from windlass.install import applying, certificates, names, render, waiting
+from windlass.install.names import Object
+from windlass.install.options import Options
+from windlass.kinds import times
+from windlass.store import errors
+from windlass.store.kubernetes.client import KubernetesStore
+
+State = Literal["ok", "limited", "missing"]
+
+OLDEST = (1, 34)
+FILLS_IN = (1, 36)
+_MOST_SKEW = 5.0
+"""Seconds. Leases believe no other clock; start times and expected starts do."""
+_CERTIFICATE_DAYS = 60
+_DEVICES = {
+    "nvidia.com/gpu": ("nvidia", "the NVIDIA device plug-in (or GPU operator)"),
+    "amd.com/gpu": ("amd", "the AMD GPU device plug-in"),
+}
+"""Extended resource -> the word in node labels that says the hardware is there, and its plug-in."""
+_REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finding:
+    name: str
+    state: State
+    found: str
+    meaning: str = ""
+    remedy: str = ""
+
+
+async def look(store: KubernetesStore) -> AsyncIterator[Finding]:
+    """All findings, in the order they are shown; none of them changes anything."""
+    yield await _version(store)
+    yield await _clock(store)
+    known = await _known(store)
+    yield await _permissions(store, known is not None)
+    if known is None:
+        yield Finding(
+            "parts", "missing", "Windlass is not installed on this cluster", "",
+            "Install it: windlass install",
+        )  # fmt: skip
+    else:
+        yield await _parts(store, Options.read(known))
+        yield await _certificate(store)
+    yield await _devices(store)
+    yield await _admission(store)
+
+
+async def _version(store: KubernetesStore) -> Finding:
+    found = await applying.read(store, "/version") or {}
+    number = version_of(found)
+    text = str(found.get("gitVersion", "unknown"))
+    if number < OLDEST:
+        wanted = ".".join(map(str, OLDEST))
+        return Finding(
+            "version", "missing", text, f"Windlass needs Kubernetes {wanted} or newer.",
+            "Upgrade the cluster.",
+        )  # fmt: skip
+    if number < FILLS_IN:
+        return Finding(
+            "version", "limited", text,
+            "Runs that do not say whose they are stay without a user, and cost one write more.",
+            "Nothing is needed; from Kubernetes 1.36 on the cluster fills it in.",
+        )  # fmt: skip
+    return Finding("version", "ok", text)
+
+
+def version_of(found: Object) -> tuple[int, int]:
+    digits = ["".join(filter(str.isdigit, str(found.get(key) or ""))) for key in ("major", "minor")]
+    return int(digits[0] or 0), int(digits[1] or 0)
+
+
+async def _clock(store: KubernetesStore) -> Finding:
+    _, headers, _ = await store.raw("GET", "/version")
+    told = headers.get("Date", "")
+    try:
+        skew = (email.utils.parsedate_to_datetime(told) - times.now()).total_seconds()
+    except (TypeError, ValueError):
+        return Finding("clock", "limited", "the API server tells no time")
+    if abs(skew) > _MOST_SKEW:
+        return Finding(
+            "clock", "limited", f"this machine and the API server differ by {abs(skew):.0f} s",
+            "Expected starts and ages are shown wrong by as much; nothing is decided by it.",
+            "Synchronise the clocks (chrony, systemd-timesyncd).",
+        )  # fmt: skip
+    return Finding("clock", "ok", f"within {_MOST_SKEW:g} s of the API server's")
+
+
+async def _known(store: KubernetesStore) -> dict[str, str] | None:
+    try:
+        return await applying.known_options(store)
+    except errors.Forbidden:
+        return {}
+
+
+async def _permissions(store: KubernetesStore, installed: bool) -> Finding:
+    """Whether the caller could install or upgrade."""
+    wanted = {
+        "create and bind cluster roles": ("*", "rbac.authorization.k8s.io", "clusterroles"),
+        "create resource definitions": (
+            "create", "apiextensions.k8s.io", "customresourcedefinitions",
+        ),
+        "register APIs": ("create", "apiregistration.k8s.io", "apiservices"),
+        "create namespaces": ("create", "", "namespaces"),
+    }  # fmt: skip
+    refused = [words for words, what in wanted.items() if not await _may(store, *what)]
+    if not refused:
+        return Finding("permissions", "ok", "those of a cluster administrator")
+    word = "upgrade" if installed else "install"
+    return Finding(
+        "permissions", "limited", f"you may not {', '.join(refused)}",
+        f"You can use Windlass here, but not {word} it.",
+        f"Ask a cluster administrator to run windlass {word}.",
+    )  # fmt: skip
+
+
+async def _may(store: KubernetesStore, verb: str, group: str, resource: str) -> bool:
+    attributes = {"verb": verb, "group": group, "resource": resource}
+    body = {
+        "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }  # fmt: skip
+    status, _, answer = await store.raw("POST", _REVIEW, body=json.dumps(body).encode())
+    return status in (200, 201) and bool(json.loads(answer)["status"].get("allowed"))
+
+
+async def _parts(store: KubernetesStore, options: Options) -> Finding:
+    """Whether all that is installed works now."""
+    listed = render.parts(options, render.UNMADE)
+    broken = []
+    for part in listed:
+        try:
+            missing = await waiting.missing_of(store, part)
+        except errors.Forbidden:
+            return Finding("parts", "limited", "you may not look at windlass-system")
+        if missing:
+            broken.append(missing)
+    if not broken:
+        return Finding("parts", "ok", ", ".join(part.name for part in listed))
+    return Finding(
+        "parts", "missing", "; ".join(broken)[:600], "What this part does stands still.",
+        f"kubectl get pods,events -n {names.SYSTEM}, then windlass upgrade",
+    )  # fmt: skip
+
+
+async def _certificate(store: KubernetesStore) -> Finding:
+    try:
+        known = await applying.known_certificates(store)
+    except errors.Forbidden:
+        return Finding("certificate", "limited", "you may not look at windlass-system")
+    if known is None:
+        return Finding(
+            "certificate", "missing", "the server has none", "Nobody reaches the platform API.",
+            "windlass upgrade",
+        )  # fmt: skip
+    left = (certificates.expires(known.certificate) - times.now()).days
+    if left > _CERTIFICATE_DAYS:
+        return Finding("certificate", "ok", f"good for {left} days")
+    return Finding(
+        "certificate", "limited", f"good for {left} days more",
+        "After that nobody reaches the platform API.", "windlass upgrade",
+    )  # fmt: skip
+
+
+async def _devices(store: KubernetesStore) -> Finding:
+    """Nodes whose labels say that a device is there, without anybody who counts it."""
+    try:
+        listed = await applying.read(store, "/api/v1/nodes") or {}
+    except errors.Forbidden:
+        return Finding("devices", "limited", "you may not look at nodes")
+    counted: dict[str, int] = {}
+    silent: dict[str, list[str]] = {}
+    for node in listed.get("items") or ():
+        has: dict[str, Any] = (node.get("status") or {}).get("allocatable") or {}
+        labels = " ".join(node["metadata"].get("labels") or ()).lower()
+        for resource, (word, plugin) in _DEVICES.items():
+            count = int(has.get(resource, 0))
+            counted[resource] = counted.get(resource, 0) + count
+            if not count and f"{word}.com/gpu" in labels:
+                silent.setdefault(plugin, []).append(node["metadata"]["name"])
+    if silent:
+        plugin, nodes = next(iter(silent.items()))
+        return Finding(
+            "devices", "limited", f"{', '.join(nodes[:5])} say that they have GPUs but offer none",
+            "Runs that ask for them will not start there.", f"Install {plugin}.",
+        )  # fmt: skip
+    found = [f"{count} {resource}" for resource, count in counted.items() if count]
+    return Finding("devices", "ok", ", ".join(found) or "no GPUs on any node")
+
+
+async def _admission(store: KubernetesStore) -> Finding:
+    """Whether the cluster's admission takes our pods: asked by a dry run of each."""
+    refused = []
+    for part in render.parts(Options(), render.UNMADE):
+        for obj in part.objects:
+            template = obj.get("spec", {}).get("template")
+            if obj["kind"] not in ("Deployment", "StatefulSet", "DaemonSet") or not template:
+                continue
+            told = await _try_pod(store, obj, template)
+            if told:
+                refused.append(f"{obj['metadata']['name']}: {told}")
+    if not refused:
+        return Finding("admission", "ok", "our pods are admitted")
+    return Finding(
+        "admission", "missing", "; ".join(refused)[:600], "These parts cannot start.",
+        "Exempt the namespaces windlass-system and windlass-nodes from the rule, or change it.",
+    )  # fmt: skip
+
+
+async def _try_pod(store: KubernetesStore, obj: Object, template: Object) -> str:
+    namespace = obj["metadata"]["namespace"]
+    body = {
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"generateName": "windlass-doctor-", **template["metadata"]},
+        "spec": template["spec"],
+    }  # fmt: skip
+    status, _, answer = await store.raw(
+        "POST", f"/api/v1/namespaces/{namespace}/pods", body=json.dumps(body).encode(),
+        query=[("dryRun", "All")],
+    )  # fmt: skip
+    if status < 300:
+        return ""
+    message = str(json.loads(answer).get("message", ""))
+    # Before an installation its namespaces, accounts and classes are not there: no refusal.
+    absent = "not found" in message or "no PriorityClass" in message
+    return "" if absent or "cannot create resource" in message else message
