@@ -59,6 +59,11 @@ _APPLETS = (
 )  # fmt: skip
 
 
+_BESIDE_LIBC = (
+    "dl", "gcc_s", "m", "nss_dns", "nss_files", "pthread", "resolv", "rt", "stdc++", "util", "z",
+)  # fmt: skip
+
+
 def cache_dir() -> Path:
     return build.cache_dir().parent.parent / "images"
 
@@ -370,4 +375,9 @@ def _libraries(files: Iterable[Path]) -> set[str]:
             match = re.search(r"(?:=> )?(/\S+) \(0x", line)
             if match and ".venv" not in match[1]:
                 found.add(match[1])
+    for path in list(found):
+        if Path(path).name == "libc.so.6":
+            # What programs of other people's wheels expect beside it, as any image has it.
+            beside = (Path(path).parent.glob(f"lib{name}.so.*") for name in _BESIDE_LIBC)
+            found |= {str(file) for files in beside for file in files}
     return {path for path in found if not path.startswith(_site_packages())}

@@ -201,6 +201,8 @@ class Agent:
         else:
             words = f"the server answered {status}"
         if status < 300 or status in _GONE:
+            what = "sent to the server" if status < 300 else f"let go: {words}"
+            log.info("the log of pod %s is %s", entry.record["pod"], what)
             await asyncio.to_thread(entry.drop)
             self._later.pop(entry.folder, None)
             return

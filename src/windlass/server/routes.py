@@ -45,7 +45,9 @@ ROUTES: tuple[Route, ...] = (
     Route(f"{ROOT}/verify", ("GET",), "platform"),
     Route(f"{_RUN}/why", ("GET",), "team"),
     Route(f"{_RUN}/logs", ("GET",), "team"),
-    Route(f"{_RUN}/logs/{{log}}", ("GET",), "team"),
+    # Node agents put them, which serve all teams.
+    Route(f"{_RUN}/logs/{{log}}", ("GET", "PUT"), "team"),
+    Route(f"{_RUN}/logs/{{log}}/{{container}}/{{number}}", ("PUT",), "platform"),
     Route(f"{_RUN}/addresses", ("GET",), "team"),
     Route(f"{_NAMESPACE}/blobs/{{digest}}", ("HEAD", "GET", "PATCH"), "team"),
     Route(f"{_NAMESPACE}/mailboxes", ("POST",), "team"),

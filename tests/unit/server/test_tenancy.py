@@ -133,6 +133,7 @@ async def tries(served: Served) -> list[Try]:
         "digest": (DIGEST, DIGEST.replace("1", "2")), "box": (box.body["name"], "0" * 24),
         "key": ("0", "1"), "token": (served.token.split("_")[1], "0123456789ab"),
         "node": ("there", "gone"), "pod": ("there", "gone"),
+        "container": ("worker", "gone"), "number": ("0", "1"),
     }  # fmt: skip
     for route in routes.ROUTES:
         names = re.findall(r"{(\w+)}", route.template)
