@@ -142,6 +142,24 @@ def test_an_mpi_program_runs_over_all_members(
     assert lines == ["rank 0 of 2 sum 3", "rank 1 of 2 sum 3"]
 
 
+def test_an_environment_is_built_once_for_a_team(
+    engine: Embedded, client: windlass.Client, wheels: Path
+) -> None:
+    """Two members at once, and another run after them, have the very same."""
+    who = "import os, sys, mpi4py; found = os.stat(sys.prefix); print(found.st_dev, found.st_ino)"
+    words: dict[str, Any] = {
+        "requirements": ["mpi4py"],
+        "env": {"UV_FIND_LINKS": str(wheels), "UV_OFFLINE": "1"},
+        "cpus": "500m",
+        "memory": "256Mi",
+        **engine.sees(wheels),
+    }
+    first = said(client.run(["python", "-c", who], workers=2, **words))
+    second = said(client.run(["python", "-c", who], **words))
+    assert len(first) == 2
+    assert set(first) == set(second)
+
+
 # --- what only containers have
 
 

@@ -21,6 +21,7 @@ from windlass.install import options, rights, workloads
 
 NAMESPACE = engine.NAMESPACE
 _SERVICE = "windlass-server"
+_ENVIRONMENTS = "environments"
 _GROUP, _VERSION = "platform.windlass.dev", "v1alpha1"
 
 
@@ -121,11 +122,13 @@ class Platform:
             server=f"https://{self.cluster.address}:{self._port}",
             authority=authority,
             python=images.PYTHON,
+            environments=f"claim:{_ENVIRONMENTS}",
         )
         for namespace in (NAMESPACE, workloads.names.NODES):
             self._write("/api/v1/namespaces", "v1", "Namespace", namespace)
         configs = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
         self._write(configs, "v1", "ConfigMap", engine.NAME, data=facts.data())
+        self._write_environments()
         queues = "/apis/windlass.dev/v1alpha1/queues"
         self._write(queues, "windlass.dev/v1alpha1", "Queue", "default", spec={})
         services = f"/api/v1/namespaces/{NAMESPACE}/services"
@@ -155,6 +158,23 @@ class Platform:
                 "caBundle": base64.b64encode(authority.encode()).decode(),
             },
         )
+
+    def _write_environments(self) -> None:
+        """A claim of the namespace `default` on a folder that all nodes can write to at once."""
+        folder = self.folder / _ENVIRONMENTS
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o777)
+        room = {"storage": "1Gi"}
+        shared = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+        self._write(
+            "/api/v1/persistentvolumes", "v1", "PersistentVolume", _ENVIRONMENTS,
+            spec={**shared, "capacity": room, "hostPath": {"path": str(folder)}},
+        )  # fmt: skip
+        self._write(
+            "/api/v1/namespaces/default/persistentvolumeclaims", "v1", "PersistentVolumeClaim",
+            _ENVIRONMENTS,
+            spec={**shared, "resources": {"requests": room}, "volumeName": _ENVIRONMENTS},
+        )  # fmt: skip
 
     def _write_object(self, obj: dict[str, Any]) -> None:
         metadata, kind = obj["metadata"], obj["kind"]
