@@ -131,7 +131,7 @@ def only_on_the_machine(engine: Embedded, why: str) -> None:
 def said(handle: windlass.RunHandle) -> list[str]:
     """What it printed, once it has ended well."""
     try:
-        handle.result(60)
+        handle.result(120)
     except TimeoutError:
         raise AssertionError(handle.why()) from None
     return [line.text for line in handle.logs()]
