@@ -37,7 +37,7 @@ def doctor(out: Output, target: base.Target) -> int:
     fatal = [check.name for check in found if check.state == "missing" and check.name in _NEEDED]
     if fatal:
         out.say(f"\nThe engine cannot start here: {', '.join(fatal)}.")
-    else:
+    elif states.folder(target.state).server() is None:
         out.hint("\nThe engine can start here: windlass up")
     there = _cluster_checks(out, target)
     data = {
