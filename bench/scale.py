@@ -1,0 +1,98 @@
+"""What a large cluster costs our processes: memory, time to the first decision, time per decision.
+
+    python -m bench.scale [--json] [--quick]
+
+5,000 nodes and 50,000 bound pods on a real API server; nodes are plain objects. Scheduler and
+controllers start (memory, CPU until they are in sync); `restart_s` is from the start of the
+scheduler's process to the binding of a pod that waits. Then pods come one at a time: `cycle_ms` is
+what a decision took, by the scheduler's own metrics, `bind_ms` from POST to binding.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import statistics
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+
+from bench import processes, report
+from bench.kubernetes import Json, Plane, is_bound, pod
+
+_SUM = re.compile(r"^windlass_scheduler_decide_seconds_sum(?:\{[^}]*\})? ([0-9.e+-]+)$", re.M)
+_COUNT = re.compile(r"^windlass_scheduler_decide_seconds_count(?:\{[^}]*\})? ([0-9.e+-]+)$", re.M)
+SINGLES = 20
+
+
+def measure(options: report.Options) -> report.Report:
+    return asyncio.run(_measure(*((500, 5_000) if options.quick else (5_000, 50_000))))
+
+
+async def _measure(nodes: int, pods: int) -> report.Report:
+    done = report.Report()
+    async with Plane() as plane:
+        await plane.add_nodes(nodes)
+        await plane.add_queues({"name": "default"})
+        for name in ("load", "new"):
+            await plane.add_namespace(name)
+        _say(f"{pods} pods on {nodes} nodes")
+        await plane.make("/api/v1/namespaces/load/pods", _bound_pods(nodes, pods))
+        path = "/api/v1/namespaces/new/pods"
+        async with plane.watching(path, is_bound) as bound:
+            await plane.post(path, pod("first", "windlass"))
+            begun = time.perf_counter()
+            scheduler, controllers = plane.start("scheduler"), plane.start("controllers")
+            with plane.accounts(scheduler=scheduler) as used:
+                await bound.reach(1)
+            restart = max(bound.times.values()) - begun
+            before, waited = _decisions(scheduler.command), []
+            for number in range(SINGLES):
+                asked = time.perf_counter()
+                await plane.post(path, pod(f"single-{number}", "windlass"))
+                await bound.reach(number + 2)
+                waited.append(time.perf_counter() - asked)
+            took, count = (
+                b - a for a, b in zip(before, _decisions(scheduler.command), strict=True)
+            )
+        size = {"nodes": nodes, "pods": pods}
+        done.rows.append(
+            {
+                "process": "scheduler", **size,
+                "memory_MiB": processes.resident_bytes(scheduler.pid) >> 20,
+                "restart_s": round(restart, 2), "restart_cpu_s": round(used["scheduler"], 2),
+                "cycle_ms": round(1000 * took / max(count, 1), 2),
+                "bind_ms": round(1000 * statistics.median(waited), 1),
+            }
+        )  # fmt: skip
+        memory = processes.resident_bytes(controllers.pid) >> 20
+        done.rows.append({"process": "controllers", **size, "memory_MiB": memory})
+    return done
+
+
+def _bound_pods(nodes: int, count: int) -> Iterator[Json]:
+    for number in range(count):
+        made = pod(f"p{number}", "other")
+        made["spec"]["nodeName"] = f"n{number % nodes:05}"
+        resources = made["spec"]["containers"][0]["resources"]
+        if number // nodes >= 7:  # leaves devices for those who come
+            resources.pop("limits")
+            resources["requests"].pop("nvidia.com/gpu")
+        yield made
+
+
+def _decisions(command: list[str]) -> tuple[float, float]:
+    """Seconds and number of decisions so far."""
+    with urllib.request.urlopen(f"http://{command[-1]}/metrics") as answer:
+        text = answer.read().decode()
+    total, count = _SUM.search(text), _COUNT.search(text)
+    return (float(total[1]) if total else 0.0), (float(count[1]) if count else 0.0)
+
+
+def _say(what: str) -> None:
+    print(f"bench.scale: {what}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(report.main("scale", __doc__.split("\n", 1)[0], measure))
