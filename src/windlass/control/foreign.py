@@ -90,14 +90,15 @@ def priority(pod: kubernetes.Pod) -> int:
 
 def role(pod: kubernetes.Pod, name: str, namespaces: Namespaces) -> facts.Role:
     """One member: what it needs, where it may be, and whom it wants near."""
-    requests, needs = devices(pod)
+    amounts = members.pod_amounts(pod)
+    requests, needs = devices(amounts)
     return facts.Role(
         name=name,
         least=1,
         most=1,
         needs=needs,
         devices=requests,
-        constraint=constraint(pod),
+        constraint=constraint(pod, amounts),
         prefers=preferences(pod),
         ports=ports(pod),
         labels=labels(pod),
@@ -106,11 +107,13 @@ def role(pod: kubernetes.Pod, name: str, namespaces: Namespaces) -> facts.Role:
     )
 
 
-def devices(pod: kubernetes.Pod) -> tuple[tuple[facts.DeviceRequest, ...], dict[str, int]]:
-    """Whole devices by kind, and everything else by name."""
+def devices(
+    amounts: Mapping[str, int],
+) -> tuple[tuple[facts.DeviceRequest, ...], dict[str, int]]:
+    """Of what a pod asks for: whole devices by kind, and everything else by name."""
     counts: dict[str, int] = {}
     needs: dict[str, int] = {}
-    for resource, amount in members.pod_amounts(pod).items():
+    for resource, amount in amounts.items():
         kind = members.device_kind(resource)
         if not kind:
             needs[resource] = amount
@@ -126,15 +129,13 @@ def labels(pod: kubernetes.Pod) -> tuple[tuple[str, str], ...]:
 # --- which nodes ----------------------------------------------------------------------------------
 
 
-def constraint(pod: kubernetes.Pod) -> facts.Constraint:
+def constraint(pod: kubernetes.Pod, amounts: Mapping[str, int]) -> facts.Constraint:
     spec = pod.spec
     near = spec.affinity.node_affinity if spec.affinity else None
     required = near.required if near else None
     terms = () if required is None else tuple(_term(t) for t in required.node_selector_terms or ())
     wanted = frozenset(
-        RESOURCE + name
-        for name, amount in members.pod_amounts(pod).items()
-        if amount and members.device_kind(name)
+        RESOURCE + name for name, amount in amounts.items() if amount and members.device_kind(name)
     )
     return facts.Constraint(
         selector=tuple(sorted((spec.node_selector or {}).items())),

@@ -247,5 +247,5 @@ def version(obj: kubernetes.Pod) -> int:
 
 def _names_devices(pod: kubernetes.Pod) -> bool:
     """Whether a bound pod says which devices it holds, or holds none."""
-    wanted = sum(request.count for request in foreign.devices(pod)[0])
+    wanted = sum(request.count for request in foreign.devices(members.pod_amounts(pod))[0])
     return len(members.device_names(pod)) == wanted

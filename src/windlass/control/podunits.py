@@ -53,13 +53,23 @@ class Reader:
 
     def holding(self, pod: kubernetes.Pod, queue: str, *, protected: bool) -> facts.Running:
         """A pod that is bound, by us or by somebody else. In no queue: it is not ours."""
-        unit = _unit(f"{POD}{pod.uid}", [pod], (self._placed(pod),), queue)
-        seat = facts.Seat(ROLE, 0, pod.spec.node_name, _grants(pod, unit.roles[0]))
+        role, created = self._placed(pod), _created(pod)
+        unit = facts.Unit(
+            key=f"{POD}{pod.uid}",
+            queue=queue,
+            roles=(role,),
+            submitted=created,
+            namespace=pod.namespace,
+            priority=foreign.priority(pod),
+            preemptible=bool(queue),
+            kin=None,
+        )
+        seat = facts.Seat(ROLE, 0, pod.spec.node_name, _grants(pod, role))
         goes = pod.metadata.deletion_timestamp is not None
         return facts.Running(
-            unit=dataclasses.replace(unit, preemptible=bool(queue), held=None),
+            unit=unit,
             seats=(seat,),
-            started=_created(pod),
+            started=created,
             protected_until=FOREVER if protected else 0.0,
             leaving=((ROLE, 0),) if goes else (),
         )
@@ -137,7 +147,7 @@ class Reader:
 
     def _placed(self, pod: kubernetes.Pod) -> facts.Role:
         """Of a pod that is there, only what it holds and whom it keeps away counts."""
-        requests, needs = foreign.devices(pod)
+        requests, needs = foreign.devices(members.pod_amounts(pod))
         return self._known(
             facts.Role(
                 ROLE, 1, 1, needs, requests,

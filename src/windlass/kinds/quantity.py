@@ -7,6 +7,7 @@ gave as a float is read by its digits.
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Final
 
@@ -77,7 +78,9 @@ def of_bytes(amount: int) -> str:
     return f"{amount >> _BINARY[best]}{best}"
 
 
+@functools.lru_cache(maxsize=8192)
 def _read(text: str) -> int:
+    """Thousands of pods write the same few amounts."""
     form = _FORM.fullmatch(text) if len(text) <= _LONGEST else None
     if form is None or not (form["whole"] or form["part"]):
         raise Malformed(f"{text[:_LONGEST]!r} is not a quantity such as 8, 500m, 1.5 or 32Gi")
