@@ -171,10 +171,10 @@ def test_logs_outlive_the_pod(installed: Installed, alice: Cli) -> None:
         path = "/apis/platform.windlass.dev/v1alpha1/namespaces/red/runs/talks/logs"
         return bool(ok(installed.rest.get(path))["items"])
 
-    rest.eventually("its log is with the server", held, 60)
     for pod in ok(installed.rest.get(pods, **chosen))["items"]:
-        installed.rest.delete(f"{pods}/{pod['metadata']['name']}", {"gracePeriodSeconds": 0})
+        installed.rest.delete(f"{pods}/{pod['metadata']['name']}")
     rest.eventually("its pod is gone", lambda: not ok(installed.rest.get(pods, **chosen))["items"])
+    rest.eventually("its log is with the server", held, 120)
     assert "still here" in alice("logs", "-N", "red", "talks").out
 
 
