@@ -211,11 +211,31 @@ def _limits_hold(snapshot: Snapshot, decision: Decision, now: float) -> None:
                 )
 
 
+def _spaces_hold(snapshot: Snapshot, decision: Decision, now: float) -> None:
+    """I4 for namespaces: no quota is exceeded by what is given out now."""
+    spaces = snapshot.spaces.fork()
+    given: set[str] = set()
+    for placement in decision.placements if spaces.quotas else ():
+        unit = _unit(snapshot, placement.unit)
+        held = amounts.of_seats(snapshot.cluster, unit.roles, placement.seats)
+        spaces.add(unit.namespace, held, len(placement.seats))
+        given.add(unit.namespace)
+    for quota in spaces.quotas.values():
+        used, before = spaces.used[quota.namespace], snapshot.spaces.used[quota.namespace]
+        for resource, hard in quota.hard.items() if quota.namespace in given else ():
+            if used.get(resource, 0) > max(hard, before.get(resource, 0)):
+                raise Broken(
+                    f"I4 at {now}: namespace {quota.namespace} holds {used[resource]} {resource}, "
+                    f"its quota {quota.name} is {hard}"
+                )
+
+
 _LIVE: Mapping[str, Callable[[Snapshot, Decision, float], None]] = {
     "I1": _room_is_there,
     "I2": _gangs_are_whole,
     "I3": _domains_hold,
     "I4": _limits_hold,
+    "I4 of namespaces": _spaces_hold,
     "I5": no_orphan_evictions,
 }
 

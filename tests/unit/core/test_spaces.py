@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from windlass.core import cycle, state
+from windlass.core import cycle, invariants, state
 from windlass.core.facts import (
     Constraint,
     Facts,
     Node,
     Nomination,
+    Placement,
     Queue,
     Quota,
     Role,
@@ -43,7 +44,10 @@ def quota(**hard: int) -> Quota:
 
 def decided(*waiting: Unit, quotas: tuple[Quota, ...], **more: object) -> cycle.Decision:
     facts = Facts((NODE,), QUEUES, waiting=waiting, quotas=quotas, **more)  # type: ignore[arg-type]
-    return cycle.decide(state.build(facts), NOW)
+    snapshot = state.build(facts)
+    decision = cycle.decide(snapshot, NOW)
+    assert list(invariants.broken(snapshot, decision, NOW)) == []
+    return decision
 
 
 def started(decision: cycle.Decision) -> list[str]:
@@ -95,3 +99,11 @@ def test_a_node_that_is_held_back_takes_nobody_yet_nothing_is_impossible() -> No
     decision = decided(Unit("a", "q", (shape,)), unit("b"), quotas=())
     assert started(decision) == ["b"]
     assert decision.verdicts[0].reason == Reason.WAITING_FOR_CAPACITY
+
+
+def test_a_decision_that_broke_a_quota_would_be_noticed() -> None:
+    snapshot = state.build(Facts((NODE,), QUEUES, waiting=(unit("a", 3),), quotas=(quota(pods=2),)))
+    seats = tuple(Seat("w", index, "n") for index in range(3))
+    wrong = cycle.Decision(placements=(Placement("a", seats),))
+    (found,) = invariants.broken(snapshot, wrong, NOW)
+    assert "its quota compute is 2" in found[1]
