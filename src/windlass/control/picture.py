@@ -76,6 +76,7 @@ class Picture:
         self._told_limits: tuple[facts.Quota, ...] = ()
         self._refusals = refusals.Refusals()
         self._held_back_until: float | None = None
+        self._last_look = 0.0
         self._past = predict.History()
         self._snapshot: state.Snapshot | None = None
 
@@ -225,6 +226,9 @@ class Picture:
 
     def collect(self, now: float) -> Changes:
         """What has changed since the last time, as events. `now`: see `snapshots.read_running`."""
+        if now < self._last_look:  # the clock was set back: nobody waits for what it said before
+            self._changed_runs.update(self._runs)
+        self._last_look = now
         self._look_at_refusals(now)
         seen = frozenset(self._changed_runs)
         events: list[state.Event] = [
@@ -395,7 +399,7 @@ class Picture:
             self._held_back(now),
         )  # fmt: skip
         if waits:
-            return unit
+            return snapshots.in_time(unit, now)
         queue_fact = self._told_queues.get(name)
         return snapshots.read_running(
             owner, unit, now,

@@ -16,7 +16,6 @@ import itertools
 import logging
 import math
 import secrets
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -24,8 +23,10 @@ import msgspec
 
 from windlass.control import (
     begun,
+    durations,
     events,
     holding,
+    leader,
     members,
     nodes,
     podrender,
@@ -94,7 +95,7 @@ class Runs:
         address: Callable[[str], str] = lambda _: "",
         gate: starting.Gate | None = None,
         now: Callable[[], datetime.datetime] = times.now,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = leader.steady_clock,
     ) -> None:
         self._store = store
         self._pods = pods
@@ -110,6 +111,7 @@ class Runs:
         self._begun = begun.Begun()
         self._now = now
         self._clock = clock
+        self._elapsed = durations.Elapsed(now, clock)
         self._reported: dict[str, float] = {}
         """By uid of a Run, when its progress was last written."""
         self._misreported: set[str] = set()
@@ -156,7 +158,9 @@ class Runs:
             silent, wake = self._silence.look(sorted(names))
         setting = self._setting(owner, hindrance)
         closed = self._gate.closed(owner) if owner.status.phase == "Queued" else ""
-        view = runview.View(owner, pods, self._epoch(), self._now(), silent, setting, closed)
+        view = runview.View(
+            owner, pods, self._epoch(), self._now(), silent, setting, self._elapsed.since, closed
+        )
         return runmachine.plan(view), wake
 
     def _setting(self, owner: run.Run, hindrance: podrender.Hindrance) -> podrender.Setting:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from windlass.control import members, podrender
@@ -45,6 +45,8 @@ class View:
     """Those that are lost or gone."""
     setting: podrender.Setting = dataclasses.field(default_factory=podrender.Setting)
     """What pods of this attempt are rendered with."""
+    elapsed: Callable[[str], float] | None = None
+    """Seconds since a moment, by who knows whether the clock was set; None: it was not."""
     closed: str = ""
     """A node of an assignment that has not started which does not take it any more."""
 
@@ -135,6 +137,8 @@ class View:
     # --- time
 
     def seconds_since(self, moment: str) -> float:
+        if self.elapsed is not None:
+            return self.elapsed(moment)
         return (self.now - times.parse(moment)).total_seconds()
 
     def seconds_in_phase(self) -> float:

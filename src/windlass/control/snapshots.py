@@ -205,6 +205,12 @@ def read_unit(
     )
 
 
+def in_time(unit: facts.Unit, now: float) -> facts.Unit:
+    """A clock that was set back makes nobody wait for longer than the longest pause."""
+    latest = now + retrying.LONGEST_RETRY
+    return unit if unit.not_before <= latest else dataclasses.replace(unit, not_before=latest)
+
+
 def read_running(
     owner: run.Run,
     unit: facts.Unit,

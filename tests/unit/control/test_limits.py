@@ -10,7 +10,9 @@ import pytest
 
 from tests.unit.control import build
 from windlass.control import (
+    durations,
     members,
+    picture,
     podrender,
     quotas,
     records,
@@ -290,3 +292,34 @@ def test_devices_that_the_node_chose_are_noted_when_all_are_known():
 def test_where_links_matter_the_status_says_that_the_node_chose():
     move = runmachine.plan(with_devices()).move
     assert move.message == "2 running; which devices each member got is its node's choice"
+
+
+# --- clocks that are set --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [7200.0, -7200.0, 600.0, 1.0, 0.0])
+def test_a_clock_that_is_set_makes_nothing_older_or_younger(step):
+    passed, moved = 0.0, 0.0
+    elapsed = durations.Elapsed(lambda: times.from_unix(NOW + passed + moved), lambda: passed)
+    began = times.seconds(times.from_unix(NOW))
+    passed = 10.0
+    assert elapsed.since(began) == pytest.approx(10)
+    moved = step
+    assert elapsed.since(began) == pytest.approx(10 + (step if abs(step) <= durations.LEAST else 0))
+    passed = 30.0
+    later = times.seconds(times.from_unix(NOW + passed + moved))
+    passed = 40.0
+    assert elapsed.since(later) == pytest.approx(10)
+
+
+def test_a_clock_that_is_set_back_makes_nobody_wait_for_longer_than_ever():
+    owner = build.a_run()
+    owner.metadata.resource_version = "1"
+    step = run.Transition(at=build.START, to_phase="Queued", reason=Reason.NODE_REFUSED)
+    owner.status.history = [step]
+    seen = picture.Picture()
+    seen.see_run("ADDED", None, owner)
+    seen.bring_up(seen.collect(NOW))
+    assert seen.snapshot.waiting[owner.uid].not_before == NOW + retrying.pause(1)
+    seen.bring_up(seen.collect(NOW - 7200))
+    assert seen.snapshot.waiting[owner.uid].not_before == NOW - 7200 + retrying.LONGEST_RETRY

@@ -10,7 +10,7 @@ from tests.unit.control import build
 from windlass.control import leader, metrics, scheduler
 from windlass.control.engine import Engine
 from windlass.core import invariants
-from windlass.kinds import kubernetes, meta, queue, run
+from windlass.kinds import kubernetes, meta, queue, run, times
 from windlass.store import errors
 from windlass.store.reflector import Reflector
 
@@ -128,7 +128,8 @@ async def test_a_run_that_failed_waits_for_its_time_and_asks_for_the_wake(store)
     await setup(store, build.a_run())
     step = {"at": "2200-01-01T00:00:00Z", "to": "Queued", "reason": "NodeLost"}
     await set_status(store, {"phase": "Queued", "attempt": 1, "history": [step]})
-    async with scheduling(store) as made:
+    then = times.parse("2200-01-01T00:00:01Z")
+    async with scheduling(store, now=lambda: then) as made:
         assert await made.cycle() == 7258118400 + 5
     assert (await status(store)).assignment is None
 

@@ -63,8 +63,9 @@ class World:
             )  # fmt: skip
             silence = nodes_of.Silence(nodes, self._clock)
             controller = runs.Runs(
-                fragile, pods, lambda: self.epoch, silence=silence, now=lambda: self.now
-            )
+                fragile, pods, lambda: self.epoch, silence=silence, now=lambda: self.now,
+                clock=self._clock,
+            )  # fmt: skip
             with contextlib.suppress(Crash):
                 for _ in range(cycles):
                     self.now += datetime.timedelta(seconds=self.pace)
