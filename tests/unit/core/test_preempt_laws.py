@@ -2,13 +2,14 @@
 
 import dataclasses
 import os
+from unittest import mock
 
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from tests.unit.core.preempting import NOW, World, node, settles, two_queues, unit
-from windlass.core import cycle, state
+from windlass.core import alike, cycle, state
 from windlass.core.facts import (
     Policy,
     Queue,
@@ -139,6 +140,7 @@ def worlds(draw):
             name,
             guarantee={"gpu": 1000 * draw(st.integers(0, 4))},
             limit=draw(st.sampled_from([{}, {}, {"gpu": 4000}, {"gpu": 6000}])),
+            reserve=draw(st.integers(0, 1)),
         )
         for name in names
     ]
@@ -265,3 +267,19 @@ def test_no_other_queue_takes_what_is_inside_a_guarantee(world):
         left = tree.used[victim.queue].get("gpu", 0) - others
         # Smaller units of its queue may have filled the guarantee before it.
         assert left + gone[eviction.unit] > guaranteed
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(worlds())
+def test_who_is_passed_over_would_have_waited_if_asked(world):
+    """Screening saves work and changes no answer. One waits alone, so that only the answer counts,
+    not whose turn it was; nothing is promised: who may be promised a start is always asked."""
+    facts = world.snapshot.facts()
+    queues = tuple(dataclasses.replace(queue, reserve=0) for queue in facts.queues)
+    for each in facts.waiting:
+        alone = dataclasses.replace(facts, queues=queues, waiting=(each,))
+        quick = cycle.decide(state.build(alone), world.now, world.policy)
+        with mock.patch.object(alike, "pass_over", return_value=False):
+            asked = cycle.decide(state.build(alone), world.now, world.policy)
+        note(f"{quick}\n{asked}")
+        assert dataclasses.replace(quick, operations=0) == dataclasses.replace(asked, operations=0)
