@@ -29,6 +29,7 @@ from windlass.server import (
     reviews,
     routes,
     tokenapi,
+    tokens,
     usage,
 )
 from windlass.server.access import Access, acting_as
@@ -194,7 +195,9 @@ async def make_app(
     the key of pods' tokens."""
     access = Access(api, PodTokens(EmbeddedStore(api), ensure_key(state / "pod-tokens.key")))
     await access.start()
-    return App(api, access, audit, gateway, state)
+    app = App(api, access, audit, gateway, state)
+    app.background.append(asyncio.create_task(tokens.sweep_regularly(api)))
+    return app
 
 
 async def stop_app(app: App) -> None:

@@ -7,12 +7,15 @@ A token is `wl_<id>_<43 url-safe characters>`; its Secret (type `windlass.dev/to
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
+import contextlib
 import dataclasses
 import datetime
 import hashlib
 import hmac
+import logging
 import secrets
 import time
 from typing import Any
@@ -29,6 +32,10 @@ TOKEN_TYPE = "windlass.dev/token"  # noqa: S105 (a type, not a secret)
 LAST_USED = "windlass.dev/last-used"
 SERVER_USER = "system:windlass-server"
 _USED_EVERY_SECONDS = 60.0
+KEPT_SECONDS = 30 * 86400.0
+"""How long a token that has ended is still shown."""
+SWEEP_SECONDS = 6 * 3600.0
+_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(slots=True)
@@ -141,6 +148,26 @@ async def list_tokens(api: Api) -> list[dict[str, Any]]:
     page = await api.list(kubernetes.Secret.resource, SYSTEM_NAMESPACE, query)
     found = [told for data in page.items if (told := _told(msgspec.json.decode(data)))]
     return sorted(found, key=lambda each: (each["created"], each["id"]))
+
+
+async def sweep(api: Api, now: float) -> list[str]:
+    """Removes tokens that ended long ago; until then people see when theirs did. Their ids."""
+    gone = []
+    for each in await list_tokens(api):
+        if each["expires"] and now - times.parse(each["expires"]).timestamp() > KEPT_SECONDS:
+            with contextlib.suppress(errors.NotFound):
+                await revoke_token(api, each["id"])
+            gone.append(each["id"])
+    return gone
+
+
+async def sweep_regularly(api: Api) -> None:
+    while True:
+        try:
+            await sweep(api, time.time())
+        except errors.ApiError as problem:
+            _log.warning("tokens that ended could not be removed: %s", problem.message)
+        await asyncio.sleep(SWEEP_SECONDS)
 
 
 def id_of(token: str) -> str:

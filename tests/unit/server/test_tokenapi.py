@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
+import time
 from typing import Any
 
 import pytest
 
 from tests.unit.server.conftest import Answer, Served
+from windlass.server import tokens
 
 PATH = "/apis/platform.windlass.dev/v1alpha1/tokens"
 EVERYWHERE = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
@@ -93,3 +96,12 @@ async def test_pods_nodes_and_strangers_have_no_business_with_tokens(served: Ser
     node = await served.user("system:node:n1", "system:nodes")
     assert (await served.call("GET", PATH, token=node)).code == 403
     assert (await served.call("GET", PATH, token="wl_0_x")).code == 401
+
+
+async def test_tokens_that_ended_long_ago_are_removed_and_no_others(served: Served) -> None:
+    fresh = await tokens.create_token(served.api, "alice", (), datetime.timedelta(days=-1))
+    old = await tokens.create_token(served.api, "alice", (), datetime.timedelta(days=-31))
+    gone = await tokens.sweep(served.api, time.time())
+    assert gone == [tokens.id_of(old)]
+    left = {each["id"] for each in await tokens.list_tokens(served.api)}
+    assert left == {tokens.id_of(fresh), tokens.id_of(served.token)}
