@@ -21,8 +21,8 @@ from windlass.control import members
 from windlass.control.runview import View
 from windlass.kinds import kubernetes, run, times
 
-MOST_COPIED = 400
-"""Members whose place is copied into one Run's status: about 40 KB."""
+MOST_COPIED = 200
+"""Members whose place is copied into one Run's status: about 20 KB."""
 
 
 def started(owner: run.Run, sizes: Mapping[str, int], now: datetime.datetime) -> list[run.Held]:

@@ -241,12 +241,16 @@ class Book:
     def _insert(
         self, connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]
     ) -> int:
-        """Rows that are not there yet; how many those were."""
+        """Rows that are not there yet; how many those were, as far as the driver tells."""
         if not rows:
             return 0
         make = sqlite.insert if self.engine.dialect.name == "sqlite" else postgresql.insert
-        result = connection.execute(make(table).on_conflict_do_nothing(), list(rows))
-        return int(result.rowcount)
+        statement = make(table).on_conflict_do_nothing()
+        if len(rows) == 1:
+            told_back = statement.values(**rows[0]).returning(sa.literal(1))
+            return len(connection.execute(told_back).all())
+        told = int(connection.execute(statement, list(rows)).rowcount)
+        return told if told >= 0 else len(rows)  # not every driver counts
 
     def _know(self, connection: sa.Connection, holds: Sequence[Hold]) -> None:
         self._know_devices(connection, {hold.device for hold in holds})

@@ -14,6 +14,7 @@ from tests.unit.control.faults import Crash, Fragile
 from windlass.control import podrender, ports, runs, runtime
 from windlass.control.engine import Engine
 from windlass.kinds import kubernetes, meta, run
+from windlass.store import errors
 from windlass.store.embedded.api import Api
 from windlass.store.embedded.client import EmbeddedStore
 from windlass.store.reflector import Reflector
@@ -114,6 +115,49 @@ async def test_a_plain_run_costs_four_writes_of_its_object_and_one_of_each_pod(s
     assert sorted((event.type, event.reason) for event in told) == [
         ("Normal", "Started"), ("Normal", "Succeeded"),
     ]  # fmt: skip
+
+
+async def test_with_a_ledger_a_plain_run_costs_no_more_and_says_what_its_members_held(store):
+    """It was created with the finalizer, as the API server does; the rest comes along."""
+    counted = Counted(store)
+    made_of = build.a_run("job", build.role(replicas=2))
+    made_of.metadata.finalizers = [run.FINALIZER_LEDGER]
+    await store.create(made_of)
+    facts = Engine(ledger=True)
+    async with controlling(store, write_to=counted, engine=lambda: facts) as made:
+        await assign(counted)
+        await made.reconcile(KEY)
+        for to in ("Running", "Succeeded"):
+            for pod in await all_pods(store):
+                await report(store, pod, to, 0 if to == "Succeeded" else None)
+            await until(lambda to=to: [p.status.phase for p in made._pods] == [to, to])
+            await made.reconcile(KEY)
+    assert counted.writes["patch Run"] == 4
+    (held,) = (await store.get(run.Run, "job", build.NAMESPACE)).status.held
+    assert (held.attempt, held.role, held.first, held.count) == (0, "worker", 0, 2)
+    assert held.until is not None
+
+
+async def test_a_run_that_came_past_the_door_is_kept_for_the_ledger_before_it_starts(store):
+    await submit(store, build.role())
+    facts = Engine(ledger=True)
+    async with controlling(store, live=False, engine=lambda: facts) as made:
+        await assign(store)
+        await made.reconcile(KEY)
+    owner = await store.get(run.Run, "job", build.NAMESPACE)
+    assert owner.metadata.finalizers == [run.FINALIZER_LEDGER]
+
+
+async def test_without_a_ledger_a_run_that_is_deleted_waits_for_none(store):
+    made_of = build.a_run("job", build.role())
+    made_of.metadata.finalizers = [run.FINALIZER_LEDGER]
+    await store.create(made_of)
+    await store.delete(run.Run, "job", build.NAMESPACE)
+    async with controlling(store, live=False) as made:
+        await made.reconcile(KEY)
+        await made.reconcile(KEY)
+    with pytest.raises(errors.NotFound):
+        await store.get(run.Run, "job", build.NAMESPACE)
 
 
 async def until(holds) -> None:

@@ -49,6 +49,16 @@ def test_a_minimal_run_has_one_worker() -> None:
     assert not made.finished
 
 
+def _held(member: run.Member) -> list[run.Held]:
+    """The most that is kept for the ledger: 200 copied places of an earlier attempt, and members of
+    this one that ended one by one."""
+    at = "2026-01-01T10:20:00Z"
+    before = run.Held(attempt=0, role="worker", count=200, since=at, until=at,
+                      members=[member] * 200)  # fmt: skip
+    now = run.Held(attempt=1, role="worker", count=4096, since=at, until=at, lasted=[86400] * 4096)
+    return [before, now]
+
+
 def test_a_run_of_4096_members_stays_below_512_kib() -> None:
     devices = [f"gpu/{index}" for index in range(8)]
     member = run.Member(node="node-0123456789.rack-07", devices=devices)
@@ -60,7 +70,7 @@ def test_a_run_of_4096_members_stays_below_512_kib() -> None:
     big = run.Run(
         metadata=meta.ObjectMeta(name="big", namespace="support"),
         spec=run.RunSpec(roles=[run.Role(command=["python", "train.py"], replicas=4096)]),
-        status=run.RunStatus(assignment=assignment, history=history),
+        status=run.RunStatus(assignment=assignment, history=history, held=_held(member)),
     )
     assert len(wire.encode(big)) < 512 * 1024
 

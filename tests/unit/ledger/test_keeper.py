@@ -1,0 +1,120 @@
+"""What is written down of a real store: nodes, other people's pods, Runs; and what was missed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+from tests.unit.control import build
+from tests.unit.control.conftest import store as store
+from tests.unit.ledger.test_budgets import Clock
+from windlass.control import metrics, views
+from windlass.kinds import kubernetes, meta, run, times
+from windlass.ledger import keeper, verifying
+from windlass.ledger.book import Book
+
+START = 1_790_812_800
+
+
+@contextlib.asynccontextmanager
+async def keeping(store, book: Book, clock: Clock) -> AsyncIterator[keeper.Keeper]:
+    """One life of the ledger, by hand."""
+    seen = views.Views(store)
+    watched = (seen.runs, seen.pods, seen.nodes, seen.queues, seen.prices)
+    assert watched
+    async with seen:
+        made = keeper.Keeper(store, seen, book, metrics.Registry(), now=clock)
+        made._connect()
+        await made._begin()
+        await made.step()
+        yield made
+
+
+def a_pod(name: str) -> kubernetes.Pod:
+    requests = kubernetes.ResourceRequirements(requests={"cpu": "1"})
+    container = kubernetes.Container(name="c", image="x", resources=requests)
+    return kubernetes.Pod(
+        metadata=meta.ObjectMeta(name=name, namespace=build.NAMESPACE),
+        spec=kubernetes.PodSpec(node_name="n1", containers=[container]),
+    )
+
+
+async def test_a_pod_that_went_while_nobody_looked_counts_until_it_was_last_seen(store, book):
+    clock = Clock(int(times.now().timestamp()) + 100)
+    await store.create(build.node("n1"))
+    await store.create(a_pod("notebook"))
+    async with keeping(store, book, clock) as made:
+        (hold,) = book.open_holds()
+        assert (hold.party.team, hold.party.run, hold.cpu) == (build.NAMESPACE, "", 1000)
+        seen = clock.now = clock.now + 60
+        await made.step()
+    await store.delete(kubernetes.Pod, "notebook", build.NAMESPACE, grace_seconds=0)
+    clock.now += 1000
+    async with keeping(store, book, clock):
+        assert book.open_holds() == []
+        verdict = verifying.verify(book, seen - 500, clock.now, live=[])
+        assert verdict.holds
+        told = {gap["what"]: gap for gap in verdict.gaps}
+        assert set(told) == {"observation", "pod"}
+        assert told["pod"]["since"] == times.seconds(times.from_unix(seen))
+    with book.engine.connect() as connection:
+        (ended,) = connection.exec_driver_sql("SELECT ended FROM interval").scalars()
+    assert ended == seen
+
+
+async def test_a_node_that_went_meanwhile_was_there_until_it_was_last_seen(store, book):
+    clock = Clock(START)
+    await store.create(build.node("n1"))
+    async with keeping(store, book, clock) as made:
+        assert {each.device.node for each in book.present()} == {"n1"}
+        clock.now += 60
+        await made.step()
+    await store.delete(kubernetes.Node, "n1")
+    clock.now += 5000
+    async with keeping(store, book, clock):
+        assert book.present() == []
+    with book.engine.connect() as connection:
+        ends = set(connection.exec_driver_sql("SELECT ended FROM presence").scalars())
+    assert ends == {START + 60}
+
+
+async def test_what_only_one_side_knows_is_shown(store, book):
+    clock = Clock(START)
+    await store.create(build.node("n1"))
+    await store.create(a_pod("notebook"))
+    async with keeping(store, book, clock):
+        stranger = verifying.Live("other", 0, "", 0, "team/other")
+        verdict = verifying.verify(book, START, START + 1, live=[stranger])
+    assert verdict.missing == ["team/other"]
+    assert len(verdict.ghosts) == 1
+
+
+async def test_a_deleted_run_is_let_go_when_it_is_written_down(store, book):
+    clock = Clock(START)
+    await store.create(build.node("n1"))
+    owner = build.a_run("job", build.role())
+    owner.metadata.finalizers = [run.FINALIZER_LEDGER]
+    await store.create(owner)
+    at = times.seconds(times.from_unix(START))
+    held = {"attempt": 0, "role": "worker", "count": 1, "since": at}
+    room = {"attempt": 0, "epoch": 1, "members": {"worker": [{"node": "n1"}]}}
+
+    async def tell(**status: object) -> None:
+        patch = {"status": status}
+        await store.patch(run.Run, "job", build.NAMESPACE, subresource="status", patch=patch)
+
+    await tell(phase="Running", assignment=room, held=[held])
+    async with keeping(store, book, clock):
+        assert len(book.open_holds()) == 1
+    await store.delete(run.Run, "job", build.NAMESPACE)
+    async with keeping(store, book, clock):
+        assert (await store.get(run.Run, "job", build.NAMESPACE)).metadata.finalizers
+    later = times.seconds(times.from_unix(START + 50))
+    await tell(phase="Stopped", held=[{**held, "until": later}])
+    for _ in range(2):  # once more after it is gone: nothing is written twice
+        async with keeping(store, book, clock):
+            found = (await store.list(run.Run, build.NAMESPACE)).items
+            assert found == []
+    with book.engine.connect() as connection:
+        rows = connection.exec_driver_sql("SELECT started, ended FROM interval").all()
+    assert [tuple(row) for row in rows] == [(START, START + 50)]
