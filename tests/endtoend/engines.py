@@ -118,9 +118,9 @@ class _Server:
         self._platform.restart_server(hard=hard)
 
 
-def only_with_images(engine: Embedded) -> None:
+def only_with_images(engine: Embedded, why: str = "about containers") -> None:
     if not engine.images:
-        pytest.skip("about containers")
+        pytest.skip(why)
 
 
 def only_on_the_machine(engine: Embedded, why: str) -> None:

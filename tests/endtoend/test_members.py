@@ -131,6 +131,7 @@ def wheels() -> Path:
 def test_an_mpi_program_runs_over_all_members(
     engine: Embedded, client: windlass.Client, wheels: Path, tmp_path: Path
 ) -> None:
+    only_with_images(engine, "tests/frameworks has it on the machine itself, with other MPIs")
     (tmp_path / "job.py").write_text(MPI)
     handle = client.run(
         ["python", "job.py"], framework="mpi", workers=2, workdir=tmp_path, cpus="500m",
