@@ -50,9 +50,13 @@ CLASSES = (
 )
 
 
+class _Room(msgspec.Struct):
+    """Only whether there is any counts."""
+
+
 class _Status(msgspec.Struct):
     phase: str = ""
-    assignment: msgspec.Raw | None = None
+    assignment: _Room | None = None
 
 
 class _Meta(msgspec.Struct):

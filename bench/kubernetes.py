@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 import sys
 import time
@@ -132,7 +133,11 @@ class Plane:
     async def _follow(self, tally: Tally, path: str, query: list[tuple[str, str]]) -> None:
         """Also when the server cuts the watch: it does that to watchers that are slow to read."""
         while True:
-            await tally.follow(self.store.text(path, query))
+            try:
+                await tally.follow(self.store.text(path, query))
+            except Exception as problem:
+                print(f"the benchmark's own watch failed: {problem!r}", file=sys.stderr)
+                os._exit(1)  # nobody else would notice, and wait for ever
             query = [("watch", "true"), ("resourceVersion", tally.version or query[1][1])]
 
 
