@@ -153,3 +153,54 @@ def test_a_ledger_that_missed_steps_writes_what_one_that_saw_all_writes(make):
             book.close()
 
     law()
+
+
+def test_what_is_forgotten_stays_in_the_sums_by_day(make):
+    book, platform = make(), history.Platform()
+    platform.step("price", 0, 3, 0)
+    platform.tell(book)
+    for action, number, wait in (
+        ("start", 1, 40),
+        ("start", 2, 30),
+        ("end", 1, 100),
+        ("end", 2, 9),
+    ):
+        platform.step(action, number, number, wait)  # number 2 is held over midnight
+        platform.tell(book)
+    yesterday = history.MIDNIGHT - DAY, history.MIDNIGHT
+
+    def told():
+        both = (
+            accounting.between(book, *yesterday),
+            accounting.between(book, *yesterday, by_run=True),
+        )
+        return [(account.sums, account.hardware) for account in both]
+
+    def ends():
+        with book.engine.connect() as connection:
+            return sorted(connection.scalars(sa.select(schema.interval.c.ended)))
+
+    assert accounting.settle(book, history.MIDNIGHT) == 1
+    before, held = told(), ends()
+    assert held[0] < history.MIDNIGHT < held[-1]
+    # Intervals go, up to the midnight before; of runs that went on into the next day nothing does.
+    accounting.prune(book, history.MIDNIGHT + 5, history.MIDNIGHT - DAY)
+    assert ends() == [at for at in held if at > history.MIDNIGHT]
+    assert told() == before
+    assert verifying.verify(book, history.MIDNIGHT - DAY, platform.now).holds
+    # What single runs cost goes, too: the sums by day, team and user are all that is left.
+    accounting.prune(book, history.MIDNIGHT, history.MIDNIGHT)
+    by_day, by_run = told()
+    assert by_day == before[0]
+    assert by_run[0] == {}
+
+
+def test_days_that_are_not_added_up_are_not_forgotten(make):
+    book, platform = make(), history.Platform()
+    platform.tell(book)
+    for action, wait in (("start", 40), ("end", 5)):
+        platform.step(action, 1, 1, wait)
+        platform.tell(book)
+    before = _rows(book)
+    accounting.prune(book, history.MIDNIGHT + 400 * DAY, history.MIDNIGHT + 400 * DAY)
+    assert _rows(book) == before
