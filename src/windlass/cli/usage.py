@@ -13,6 +13,7 @@ from windlass.cli.output import Output
 from windlass.store import errors
 
 _HEADER = ["DEVICE-H", "MACHINE-H", "CPU-H", "MEMORY-GiB-H", "COST"]
+_HOURS = ("deviceHours", "machineHours", "cpuHours", "memoryGibHours")
 _AMOUNTS = ("used", "borrowed", "lent", "waiting")
 
 
@@ -156,7 +157,7 @@ def _show_statement(out: Output, told: dict[str, Any]) -> None:
         out.say(f"{title}:")
         by = list(rows[0]["labels"]) if rows else []
         header = [name.upper() for name in by] + _HEADER
-        out.table(header, [_cells(by, row) for row in rows])
+        out.table(header, _lines(by, rows, told["currency"]))
 
 
 def show(out: Output, told: dict[str, Any]) -> None:
@@ -166,29 +167,28 @@ def show(out: Output, told: dict[str, Any]) -> None:
     header = [name.upper() for name in told["by"]]
     header += _HEADER
     blank = dict.fromkeys(told["by"], "")
-    rows = [_cells(told["by"], row) for row in told["rows"]]
+    rows = list(told["rows"])
     for name in ("total", "idle", "wall"):
         if told.get(name):
             first = told["by"][0] if told["by"] else ""
-            rows.append(_cells(told["by"], {**told[name], "labels": {**blank, first: f"({name})"}}))
-    out.table(header, rows)
+            rows.append({**told[name], "labels": {**blank, first: f"({name})"}})
+    out.table(header, _lines(told["by"], rows, told["currency"]))
     if not told["rows"]:
         out.hint("Nothing was held in this time.")
 
 
-def _cells(by: list[str], row: dict[str, Any]) -> list[str]:
-    return [
-        *(row["labels"].get(name, "") or "-" for name in by),
-        _hours(row.get("deviceHours", 0)),
-        _hours(row.get("machineHours", 0)),
-        _hours(row.get("cpuHours", 0)),
-        _hours(row.get("memoryGibHours", 0)),
-        row.get("cost") or "-",
-    ]
+def _lines(by: list[str], rows: list[dict[str, Any]], currency: str) -> list[list[str]]:
+    """Cells; all of a column to the same place, so that they can be added up by eye."""
+    columns = [_amounts([row.get(name, 0) for row in rows]) for name in _HOURS]
+    costs = _amounts([row.get("costMicros", 0) / 1e6 for row in rows])
+    columns.append([each if each == "-" else f"{each} {currency}" for each in costs])
+    labels = [[row["labels"].get(name, "") or "-" for name in by] for row in rows]
+    return [[*label, *cells] for label, *cells in zip(labels, *columns, strict=True)]
 
 
-def _hours(value: float) -> str:
-    return f"{value:,.2f}" if value >= 0.01 or not value else f"{value:.6f}"
+def _amounts(values: list[float]) -> list[str]:
+    digits = 2 if max(values, default=0) >= 1 else 6
+    return [f"{value:,.{digits}f}" if value else "-" for value in values]
 
 
 def _words(labels: dict[str, str]) -> str:
