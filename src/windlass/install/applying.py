@@ -144,8 +144,18 @@ async def _apply(store: KubernetesStore, obj: Object, *, dry_run: bool) -> Outco
         raise errors.NotFound(f"the cluster does not know the kind {obj['kind']} of {path}")
     if before is None:
         return "created"
-    same = before["metadata"]["resourceVersion"] == after["metadata"]["resourceVersion"]
-    return "unchanged" if same else "changed"
+    return "unchanged" if _substance(before) == _substance(after) else "changed"
+
+
+def _substance(obj: Object) -> Object:
+    """What an apply may change. An object's status, or a lease, moves by itself meanwhile."""
+    moving = ("status", "spec") if obj["kind"] == "Lease" else ("status",)
+    metadata = {
+        key: value
+        for key, value in obj["metadata"].items()
+        if key not in ("resourceVersion", "managedFields")
+    }
+    return {key: value for key, value in obj.items() if key not in moving} | {"metadata": metadata}
 
 
 async def _send(

@@ -224,10 +224,14 @@ async def _admission(store: KubernetesStore) -> Finding:
 
 async def _try_pod(store: KubernetesStore, obj: Object, template: Object) -> str:
     namespace = obj["metadata"]["namespace"]
+    # A StatefulSet's controller adds a volume for each claim; to admission an empty one is as good.
+    claims = [each["metadata"]["name"] for each in obj["spec"].get("volumeClaimTemplates") or ()]
+    volumes = [{"name": name, "emptyDir": {}} for name in claims]
+    spec = template["spec"]
     body = {
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"generateName": "windlass-doctor-", **template["metadata"]},
-        "spec": template["spec"],
+        "spec": {**spec, "volumes": [*(spec.get("volumes") or ()), *volumes]},
     }  # fmt: skip
     status, _, answer = await store.raw(
         "POST", f"/api/v1/namespaces/{namespace}/pods", body=json.dumps(body).encode(),
