@@ -194,9 +194,19 @@ class Campaign:
         for name, order in self.orders.items():
             wrong = survivors.problems(order, statuses[name], accounts[name], self.hits[name])
             if wrong:
-                said = {whose: self.engine.text(path) for whose, path in self._logs(name)}
-                found += [*wrong, f"{name}: {order}", f"{name}: its logs: {said}"]
+                said = {whose: self._said(path) for whose, path in self._logs(name)}
+                told = f"{name}: its status: {statuses[name]}"
+                found += [*wrong, f"{name}: {order}", told, f"{name}: its logs: {said}"]
         return found + self._torn_logs(accounts)
+
+    def _said(self, path: str) -> str:
+        """A log, or why there is none: what went wrong is told by the run, not by this."""
+        client = self.engine.server.rest()
+        try:
+            answer = client.get(path)
+            return answer.body.decode() if answer.status == 200 else answer.summary
+        finally:
+            client.close()
 
     def _torn_logs(self, accounts: dict[str, survivors.Account]) -> list[str]:
         """Members that came to their end have said all they had to say, in order; whether their

@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 _ROOT = "/apis/platform.windlass.dev/v1alpha1"
-_TRIES = 8
+_PATIENCE = 600.0
+"""Seconds for which a server that is away is asked again. Whoever has no time for that says so in
+`duration.start`: a server that is replaced, or was killed, is no fault of the run's."""
+_LONGEST_PAUSE = 8.0
 _PIECE = 1 << 20
 _WAIT = 20
 """Seconds that the server may hold one question for addresses."""
@@ -79,18 +82,19 @@ class Server:
 
     def _patiently(self, problem: str, ask: Callable[[], T]) -> T:
         """Asks again while the server is away; it may be starting again."""
-        for attempt in range(_TRIES):
+        deadline, pause = time.monotonic() + _PATIENCE, 0.25
+        while True:
             try:
                 return ask()
             except (OSError, http.client.HTTPException) as failure:
                 if isinstance(failure, OSError) and failure.filename:
                     raise  # our own disk, not the server
-                if attempt + 1 == _TRIES:
+                if time.monotonic() >= deadline:
                     raise RefusedError(f"{problem}: {failure}") from failure
-                time.sleep(min(8.0, 0.25 * 2**attempt))
+                time.sleep(pause)
+                pause = min(_LONGEST_PAUSE, pause * 2)
             except RefusedError as refused:
                 raise RefusedError(f"{problem}: {refused}") from refused
-        raise AssertionError("unreachable")
 
     def _json(self, path: str) -> Any:
         link = self._connect()
