@@ -77,7 +77,7 @@ _BAD_QUEUES: dict[str, tuple[Json, str]] = {
     "weight-zero": ({"weight": 0}, "spec.weight"),
     "guarantee-is-a-list": ({"guarantee": ["gpu"]}, "spec.guarantee"),
     "strict-is-text": ({"strict": "no"}, "spec.strict"),
-    "budget-without-hours": ({"budget": {"per": "month"}}, "spec.budget.deviceHours"),
+    "budget-of-nothing": ({"budget": {"per": "month"}}, "spec.budget"),
 }
 
 

@@ -6,6 +6,7 @@ refuses, each with its remedy) and `failures` (what went wrong with a job).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -308,8 +309,9 @@ class AsyncRuns:
             if not each.run.finished or not history:
                 continue
             if (now - times.parse(history[-1].at)).total_seconds() >= age:
-                await each.delete()
-                deleted += 1
+                with contextlib.suppress(errors.NotFound):  # it went while we looked
+                    await each.delete()
+                    deleted += 1
         return deleted
 
 
