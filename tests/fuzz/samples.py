@@ -85,6 +85,15 @@ BODIES: dict[str, Json] = {
             "template": {"spec": _RUN_SPEC},
         }
     },
+    "pricelists.windlass.dev": {
+        "spec": {
+            "currency": "EUR", "effectiveFrom": "2099-01-01T00:00:00Z",
+            "entries": [
+                {"device": "gpu", "model": "a100", "rented": {"perHour": "2.50"}},
+                {"device": "machine", "owned": {"purchase": "9000", "life": "1825d", "watts": 400}},
+            ],
+        }
+    },
     "queues.windlass.dev": {"spec": {}},
     "runs.windlass.dev": {"spec": _RUN_SPEC},
 }  # fmt: skip

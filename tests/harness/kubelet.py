@@ -38,6 +38,9 @@ PACKAGES = ("containerd", "runc", "containernetworking-plugins", "iproute2", "bu
 _PROGRAMS = ("containerd", "ctr", "runc", "ip", "busybox", "unshare", "nsenter")
 _CNI = Path("/usr/lib/cni")
 _CGROUPS = Path("/sys/fs/cgroup")
+_INOTIFY = Path("/proc/sys/fs/inotify/max_user_instances")
+_INSTANCES = 1024
+"""Each kubelet and containerd takes dozens; 128, the kernel's default, are soon gone."""
 _KUBELET_PORT = 10250
 _NODES_AT_MOST = 7
 
@@ -66,6 +69,8 @@ def ensure(say: Any = print) -> None:
         _install()
     if missing():
         raise NoNodesError(f"apt-get installed no {', '.join(missing())}.")
+    if int(_INOTIFY.read_text()) < _INSTANCES:
+        _INOTIFY.write_text(str(_INSTANCES))
     images.pause()
     images.platform()
 
