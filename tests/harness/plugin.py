@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -35,9 +35,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("kubelet"):
             item.add_marker(pytest.mark.kubernetes)
-            item.add_marker(pytest.mark.xdist_group("kubelet"))
-        elif item.get_closest_marker("kubernetes"):
-            item.add_marker(pytest.mark.xdist_group("kubernetes"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Which tests one worker runs together. (xdist's own groups do nothing under pytest 9.)"""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Together(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    return Together(config, log)
+
+
+def group_of(nodeid: str) -> str:
+    """Tests of one cluster tell a story in order; real nodes are dear, so one worker has them."""
+    file = nodeid.partition("::")[0]
+    if file.startswith("tests/kubernetes/"):
+        return file
+    on_nodes = file == "tests/harness/test_kubelet.py" or (
+        file.startswith("tests/endtoend/") and "[kubernetes" in nodeid
+    )
+    return "real nodes" if on_nodes else nodeid
 
 
 @pytest.hookimpl(tryfirst=True)

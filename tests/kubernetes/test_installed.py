@@ -23,11 +23,7 @@ from tests.harness.processes import free_ports
 from tests.kubernetes.conftest import Cli
 from windlass.install import names
 
-pytestmark = [
-    pytest.mark.kubernetes, pytest.mark.kubelet, pytest.mark.timeout(600),
-    pytest.mark.xdist_group("installed"),
-]  # fmt: skip
-"""One installation, whose story the tests tell in order."""
+pytestmark = [pytest.mark.kubernetes, pytest.mark.kubelet, pytest.mark.timeout(600)]
 
 CLASS = "of-the-test"
 
