@@ -47,20 +47,23 @@ class SharedMemory:
         self.peak = 0.0
         """How full it was when it was fullest, as far as was seen."""
         self._now = 0.0
-        self._looked = time.monotonic()
+        self._looked = self._looked_before = time.monotonic()
+        self._before = 0.0
 
     def look(self) -> None:
         if self.known:
             with contextlib.suppress(OSError):
                 found = os.statvfs(self._path)
+                self._before, self._looked_before = self._now, self._looked
                 self._now = 1 - found.f_bfree / max(1, found.f_blocks)
                 self.peak = max(self.peak, self._now)
                 self._looked = time.monotonic()
 
     def may_have_filled(self) -> bool:
-        """Whether it can have run full since the last look, as fast as memory is written."""
-        room = self.size * (1 - self._now)
-        return self.private and room <= (time.monotonic() - self._looked) * _BYTES_PER_SECOND
+        """Whether it can have run full since the last look, as fast as memory is written. The last
+        may have come when the process had ended already: the one before it had not."""
+        room = self.size * (1 - self._before)
+        return self.private and room <= (time.monotonic() - self._looked_before) * _BYTES_PER_SECOND
 
     @property
     def interval(self) -> float | None:
