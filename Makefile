@@ -55,7 +55,9 @@ test: check ## every layer this machine can run; .ci/run calls it
 	@if command -v go > /dev/null; then $(BIN)/python -m tests.harness.build; fi
 	@$(BIN)/python -m tests.harness.postgres
 	@$(BIN)/python -m tests.harness.kubelet
-	@$(BIN)/pytest -n 2 -m "not frameworks"
+	@$(BIN)/pytest -n 2 -m "not frameworks" || { \
+	  echo "What failed is tried once more, without others beside it:"; \
+	  $(BIN)/pytest --last-failed --last-failed-no-failures none -m "not frameworks"; }
 	@$(MAKE) --no-print-directory frameworks
 
 .PHONY: frameworks
