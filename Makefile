@@ -7,6 +7,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 .DEFAULT_GOAL := help
 
+# A small machine makes some tests late: they are named by the first run, and may show it alone.
+AGAIN := echo "What failed is tried once more, without others beside it:"; \
+	$(BIN)/pytest --last-failed --last-failed-no-failures none
+
 .PHONY: help
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -55,14 +59,12 @@ test: check ## every layer this machine can run; .ci/run calls it
 	@if command -v go > /dev/null; then $(BIN)/python -m tests.harness.build; fi
 	@$(BIN)/python -m tests.harness.postgres
 	@$(BIN)/python -m tests.harness.kubelet
-	@$(BIN)/pytest -n 2 -m "not frameworks" || { \
-	  echo "What failed is tried once more, without others beside it:"; \
-	  $(BIN)/pytest --last-failed --last-failed-no-failures none -m "not frameworks"; }
+	@$(BIN)/pytest -n 2 -m "not frameworks" || { $(AGAIN) -m "not frameworks"; }
 	@$(MAKE) --no-print-directory frameworks
 
 .PHONY: frameworks
 frameworks: setup ## torch, MPI, JAX, Ray, Spark, Flink ... for real, in a cached layer of its own
-	@$(BIN)/pytest -m frameworks tests/frameworks
+	@$(BIN)/pytest -m frameworks tests/frameworks || { $(AGAIN) -m frameworks tests/frameworks; }
 
 .PHONY: soak
 soak: setup ## the long campaigns at full count: faults, fuzzing, load

@@ -15,14 +15,13 @@ import ssl
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import yaml
 
 from tests.harness import build, rest
 from tests.harness.certificates import Authority, write_service_account_keys
-from tests.harness.processes import Process, free_ports, remove_at_exit
+from tests.harness.processes import Process, Stoppable, free_ports, remove_at_exit
 
 ADMIN_GROUP = "system:masters"
 _IN_MEMORY = Path("/dev/shm")
@@ -49,7 +48,7 @@ _KWOK_CONFIGURATION = {
 }
 
 
-class ControlPlane:
+class ControlPlane(Stoppable):
     """etcd, kube-apiserver and, unless switched off, kube-controller-manager."""
 
     def __init__(
@@ -131,17 +130,6 @@ class ControlPlane:
         shutil.rmtree(self.directory, ignore_errors=True)
         if self._owns_data_dir:
             shutil.rmtree(self._data_dir, ignore_errors=True)
-
-    def __enter__(self) -> ControlPlane:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     # --- faults -------------------------------------------------------------------------------
 

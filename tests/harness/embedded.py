@@ -8,14 +8,13 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from tests.harness import rest
-from tests.harness.processes import Process
+from tests.harness.processes import Process, Stoppable
 
 
-class EmbeddedServer:
+class EmbeddedServer(Stoppable):
     """`python -m windlass.server` on a state folder; survives any number of restarts."""
 
     def __init__(
@@ -91,17 +90,6 @@ class EmbeddedServer:
 
     def resume(self) -> None:
         self.process.send(signal.SIGCONT)
-
-    def __enter__(self) -> EmbeddedServer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def _ready(self) -> bool:
         """server.json is this process's (not one that was killed) and the address answers."""

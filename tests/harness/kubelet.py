@@ -27,12 +27,11 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from tests.harness import build, images, nodeinit
 from tests.harness.control_plane import ControlPlane
-from tests.harness.processes import Process, remove_at_exit, run_at_exit
+from tests.harness.processes import Process, Stoppable, remove_at_exit, run_at_exit
 
 PACKAGES = ("containerd", "runc", "containernetworking-plugins", "iproute2", "busybox-static")
 _PROGRAMS = ("containerd", "ctr", "runc", "ip", "busybox", "unshare", "nsenter")
@@ -325,7 +324,7 @@ state = "/run/containerd"
         self._file("kubelet.json").write_text(json.dumps(configuration))
 
 
-class Cluster:
+class Cluster(Stoppable):
     """A control plane with real nodes `node-0`, `node-1` ..."""
 
     def __init__(self, network: Network, plane: ControlPlane, nodes: list[Node]) -> None:
@@ -368,17 +367,6 @@ class Cluster:
             node.stop()
         self.plane.stop()
         self.network.close()
-
-    def __enter__(self) -> Cluster:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
 
 # --- cleaning up ----------------------------------------------------------------------------------

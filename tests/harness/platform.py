@@ -10,12 +10,11 @@ from __future__ import annotations
 import base64
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from tests.harness import images, rest
 from tests.harness.kubelet import Cluster
-from tests.harness.processes import Process, free_ports
+from tests.harness.processes import Process, Stoppable, free_ports
 from windlass.control import engine
 from windlass.install import options, rights, workloads
 
@@ -25,7 +24,7 @@ _ENVIRONMENTS = "environments"
 _GROUP, _VERSION = "platform.windlass.dev", "v1alpha1"
 
 
-class Platform:
+class Platform(Stoppable):
     """The processes; each may be killed and started again."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
@@ -92,17 +91,6 @@ class Platform:
     def stop(self) -> None:
         for process in (self.controllers, self.scheduler, self.server):
             process.stop()
-
-    def __enter__(self) -> Platform:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     # --- helpers
 

@@ -18,10 +18,24 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 
 class StartError(Exception):
     """A server did not come up; the message ends with the tail of its log."""
+
+
+class Stoppable:
+    """What a `with` block stops at its end."""
+
+    def stop(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
 class Process:
