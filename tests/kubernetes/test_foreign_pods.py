@@ -143,13 +143,14 @@ def test_a_gang_that_cannot_be_completed_in_time_is_evicted_as_a_whole(world: Wo
     )
 
 
-def test_an_indexed_job_is_a_gang_by_itself(world: World) -> None:
+@pytest.mark.parametrize("mode", ["Indexed", "NonIndexed"])
+def test_a_job_whose_pods_run_at_once_is_a_gang_by_itself(world: World, mode: str) -> None:
     world.add_nodes(node("n1", cpu="3"))
     template = pod("", requests={"cpu": "1"}, restartPolicy="Never")
     job = {
         "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "four"},
         "spec": {
-            "completionMode": "Indexed", "parallelism": 4, "completions": 4,
+            "completionMode": mode, "parallelism": 4, "completions": 4,
             "template": {"spec": template["spec"]},
         },
     }  # fmt: skip

@@ -21,8 +21,8 @@ _POD_GROUPS = {
     "pod-group.scheduling.sigs.k8s.io": "scheduling.sigs.k8s.io/v1alpha1",
 }
 """Label that names a PodGroup -> the PodGroup's apiVersion."""
-_JOB_INDEX = "batch.kubernetes.io/job-completion-index"
-_JOBSET = "jobset.sigs.k8s.io/jobset-name"
+_JOBSET, _JOBSET_UID = "jobset.sigs.k8s.io/jobset-name", "jobset.sigs.k8s.io/jobset-uid"
+_SPARK_NAME, _SPARK_ROLE = "sparkoperator.k8s.io/app-name", "spark-role"
 _MOST = 100_000
 
 
@@ -34,6 +34,8 @@ class Source:
     kind: str
     namespace: str
     name: str
+    uid: str = ""
+    """Where the pods say it: another of the same name is another gang, of another size maybe."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ def of(pod: kubernetes.Pod) -> Gang | None:
     source = _source(pod, labels, owner)
     if source is None:
         return None
-    return Gang(_key(pod, f"{source.kind}/{source.name}"), None, source, timeout)
+    return Gang(_key(pod, source.uid or f"{source.kind}/{source.name}"), None, source, timeout)
 
 
 def controller(pod: kubernetes.Pod) -> meta.OwnerReference | None:
@@ -80,14 +82,18 @@ def _source(
         if labels.get(label):
             return Source(version, "PodGroup", pod.namespace, labels[label])
     if labels.get(_JOBSET):
-        return Source("jobset.x-k8s.io/v1alpha2", "JobSet", pod.namespace, labels[_JOBSET])
+        uid = labels.get(_JOBSET_UID, "")
+        return Source("jobset.x-k8s.io/v1alpha2", "JobSet", pod.namespace, labels[_JOBSET], uid)
+    if labels.get(_SPARK_NAME) and labels.get(_SPARK_ROLE) == "executor":
+        version, kind = "sparkoperator.k8s.io/v1beta2", "SparkApplication"
+        return Source(version, kind, pod.namespace, labels[_SPARK_NAME])
     if owner is None:
         return None
-    if owner.kind == "Job" and owner.api_version.startswith("batch/") and _JOB_INDEX in labels:
-        # Only an indexed Job says that its pods are parts of one thing.
-        return Source(owner.api_version, owner.kind, pod.namespace, owner.name)
-    if owner.api_version.partition("/")[0] == "kubeflow.org" and owner.kind.endswith("Job"):
-        return Source(owner.api_version, owner.kind, pod.namespace, owner.name)
+    group = owner.api_version.partition("/")[0]
+    if (group == "batch" and owner.kind == "Job") or (
+        group == "kubeflow.org" and owner.kind.endswith("Job")
+    ):
+        return Source(owner.api_version, owner.kind, pod.namespace, owner.name, owner.uid)
     return None
 
 

@@ -59,6 +59,9 @@ def size_of(found: gangkinds.Sized) -> int:
         return _whole(spec.get("minMember"), 1)
     if isinstance(found, gangkinds.JobSet):
         return sum(_pods_of(each) for each in spec.get("replicatedJobs") or ())
+    if isinstance(found, gangkinds.SparkApplication):
+        grows = (spec.get("dynamicAllocation") or {}).get("enabled")
+        return 1 if grows else _whole((spec.get("executor") or {}).get("instances"), 1)
     policy = (spec.get("runPolicy") or {}).get("schedulingPolicy") or {}
     if policy.get("minAvailable"):
         return _whole(policy["minAvailable"], 1)

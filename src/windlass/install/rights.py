@@ -27,6 +27,7 @@ _GANG_SIZES = (
     "jobsets.jobset.x-k8s.io",
     "podgroups.scheduling.x-k8s.io",
     "podgroups.scheduling.sigs.k8s.io",
+    "sparkapplications.sparkoperator.k8s.io",
     *(f"{kind}jobs.kubeflow.org" for kind in ("pytorch", "tf", "mpi", "xgboost", "paddle", "jax")),
 )
 

@@ -88,6 +88,15 @@ class MPIJob(Sized):
     resource: ClassVar = Resource("kubeflow.org", "v2beta1", "MPIJob", "mpijobs", True)
 
 
+class SparkApplication(Sized):
+    """Of the Spark operator."""
+
+    resource: ClassVar = Resource(
+        "sparkoperator.k8s.io", "v1beta2", "SparkApplication", "sparkapplications", True
+    )
+
+
 ALL: tuple[type[Sized], ...] = (
     Job, JobSet, PodGroup, OldPodGroup, PyTorchJob, TFJob, XGBoostJob, PaddleJob, JAXJob, MPIJob,
+    SparkApplication,
 )  # fmt: skip

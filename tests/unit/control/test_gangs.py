@@ -45,10 +45,25 @@ def test_labels_of_coscheduling_are_understood():
     assert (found.source.kind, found.source.name) == ("PodGroup", "g")
 
 
-def test_of_jobs_only_indexed_ones_are_one_thing():
-    assert gangs.of(pod(owner=JOB)) is None
-    found = gangs.of(pod({"batch.kubernetes.io/job-completion-index": "0"}, owner=JOB))
-    assert found.source == gangs.Source("batch/v1", "Job", "team", "j")
+def test_a_job_is_asked_how_many_pods_it_has():
+    found = gangs.of(pod(owner=JOB))
+    assert found.source == gangs.Source("batch/v1", "Job", "team", "j", "uid-j")
+    assert found.key == "team/uid-j"  # not the Job of that name that was there before
+
+
+def test_pods_of_a_job_that_do_not_need_each_other_can_say_so():
+    assert gangs.of(pod(annotations={gangs.SIZE: "1"}, owner=JOB)).size == 1
+
+
+def test_executors_of_spark_are_one_thing_and_their_driver_is_none_of_it():
+    labels = {"sparkoperator.k8s.io/app-name": "pi", "spark-role": "executor"}
+    driver = meta.OwnerReference(
+        api_version="v1", kind="Pod", name="pi-driver", uid="uid-d", controller=True
+    )
+    found = gangs.of(pod(labels, owner=driver))
+    version = "sparkoperator.k8s.io/v1beta2"
+    assert found.source == gangs.Source(version, "SparkApplication", "team", "pi")
+    assert gangs.of(pod({**labels, "spark-role": "driver"})) is None
 
 
 @pytest.mark.parametrize(
@@ -57,6 +72,13 @@ def test_of_jobs_only_indexed_ones_are_one_thing():
         (gangkinds.Job, {"parallelism": 4, "completions": 4}, 4),
         (gangkinds.Job, {"parallelism": 2, "completions": 8}, 1),
         (gangkinds.Job, {}, 1),
+        (gangkinds.Job, {"parallelism": 3}, 3),
+        (gangkinds.SparkApplication, {"executor": {"instances": 6}}, 6),
+        (
+            gangkinds.SparkApplication,
+            {"executor": {"instances": 6}, "dynamicAllocation": {"enabled": True}},
+            1,
+        ),
         (gangkinds.PodGroup, {"minMember": 5}, 5),
         (
             gangkinds.JobSet,
