@@ -14,6 +14,7 @@ from typing import Any, Literal
 from windlass.install import names
 from windlass.install.names import Object
 from windlass.install.render import Certificates, Part
+from windlass.kinds.run import FINALIZER_LEDGER
 from windlass.store import errors
 from windlass.store.kubernetes.client import KubernetesStore
 
@@ -49,19 +50,23 @@ async def delete(
 
 
 async def release_runs(store: KubernetesStore) -> int:
-    """Takes off what holds Runs: nobody is left who would, and their kind could not go."""
+    """Takes off our hold on Runs: nobody is left who would, and their kind could not go."""
     root = "/apis/windlass.dev/v1alpha1"
     listed = await _send(store, "GET", f"{root}/runs")
-    held = [
-        each for each in (listed or {}).get("items") or () if each["metadata"].get("finalizers")
-    ]
+    everything = [each["metadata"] for each in (listed or {}).get("items") or ()]
+    held = [each for each in everything if FINALIZER_LEDGER in (each.get("finalizers") or ())]
     for each in held:
-        metadata = each["metadata"]
-        path = f"{root}/namespaces/{metadata['namespace']}/runs/{metadata['name']}"
-        await _send(
-            store, "PATCH", path, {"metadata": {"finalizers": None}},
-            content_type="application/merge-patch+json",
-        )  # fmt: skip
+        path = f"{root}/namespaces/{each['namespace']}/runs/{each['name']}"
+        others = [name for name in each["finalizers"] if name != FINALIZER_LEDGER]
+        # With the version that was read: what others add meanwhile is not taken off.
+        metadata = {"finalizers": others, "resourceVersion": each["resourceVersion"]}
+        try:
+            await _send(
+                store, "PATCH", path, {"metadata": metadata},
+                content_type="application/merge-patch+json",
+            )  # fmt: skip
+        except errors.Conflict:
+            return await release_runs(store)
     return len(held)
 
 
