@@ -37,6 +37,8 @@ from typing import IO, Any, NoReturn
 
 PATIENCE = 600.0
 """Seconds that members may take to appear; a start limit of the run ends it sooner."""
+_LEAVING = 5.0
+"""Seconds that what runs for others may take to end by itself, once its member is told to leave."""
 _RETRY = 0.1
 _NONCE = 32
 _HEADER = struct.Struct(">cI")
@@ -245,7 +247,8 @@ class Listener:
         self._code = 0
         self._callers = 0
         self._code_alone: int | None = None
-        self._lock = threading.Lock()
+        self._orders = 0
+        self._lock = threading.Condition()
         self._children: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> Listener:
@@ -263,9 +266,17 @@ class Listener:
         threading.Thread(target=self._end_if_alone, daemon=True).start()
 
     def stop(self) -> None:
+        """Callers hear how what they asked for ended: mpirun is gone before its last words are."""
         self._socket.close()
+        self._carried_out()
         with self._lock:
-            end(self._children)
+            children = list(self._children)
+        end(children)
+        self._carried_out()
+
+    def _carried_out(self) -> None:
+        with self._lock:
+            self._lock.wait_for(lambda: not self._orders, _LEAVING)
 
     def _accept(self) -> None:
         while True:
@@ -328,7 +339,17 @@ class Listener:
 
     def _run(self, link: socket.socket, order: dict[str, Any]) -> None:
         """A command for the caller, who gets what it prints and how it ends."""
-        process = self._begin(order["argv"], piped=True)
+        with self._lock:
+            self._orders += 1
+        try:
+            self._carry_out(link, order["argv"])
+        finally:
+            with self._lock:
+                self._orders -= 1
+                self._lock.notify_all()
+
+    def _carry_out(self, link: socket.socket, argv: Sequence[str]) -> None:
+        process = self._begin(argv, piped=True)
         pipes = {b"o": process.stdout, b"e": process.stderr}
         names = {pipe.fileno(): kind for kind, pipe in pipes.items() if pipe is not None}
         try:

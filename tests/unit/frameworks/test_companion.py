@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -201,6 +202,24 @@ def test_when_the_caller_is_gone_its_command_is_killed(cluster):
     lead.wait(30)
     while Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text():
         time.sleep(0.02)
+
+
+def test_a_follower_that_is_told_to_leave_says_first_how_what_it_ran_ended(cluster):
+    """mpirun waits for none of the shells it started: they end after it, and must not complain."""
+    follower = cluster.start("follow", 1)
+    ready, go = cluster.folder / "ready", cluster.folder / "go"
+    remote = f"touch {ready}; while ! test -e {go}; do sleep 0.02; done; echo last words"
+    script = (
+        f"({' '.join(RSH)} worker-1 '{remote}'; echo code $?) & until test -e {ready}; do :; done"
+    )
+    lead = cluster.start("lead", 0, {"command": ["sh", "-c", script]})
+    assert lead.wait(60) == 0
+    with contextlib.suppress(ConnectionRefusedError):  # as soon as it is leaving
+        while True:
+            socket.create_connection(("127.0.0.1", cluster.members[1]["port"])).close()
+    go.touch()
+    assert output(lead) == (0, "last words\ncode 0\n")
+    assert output(follower)[0] == 0
 
 
 def test_files_of_a_framework_are_written_before_the_command(cluster):
