@@ -36,6 +36,7 @@ from tests.harness import build
 PAUSE = "windlass.dev/pause:test"
 PLATFORM = f"windlass.dev/windlass:{windlass.__version__}"
 BARE = "windlass.dev/bare:test"
+OWN = "windlass.dev/own:test"
 USER = 10001
 """Who the platform image runs as."""
 PYTHON = "/usr/local/bin/python3"
@@ -75,13 +76,17 @@ def pause() -> Path:
 
 def platform() -> Path:
     """An archive of the image that Windlass' own parts and pods without an image run in."""
-    of_python = (_write_python, _files_below, _dependency_files, _libraries)
     layers = [
         _shell_layer(),
-        _Layer("python", _digest(_recipe(*of_python), *_python_state()), _write_python),
+        _python_layer(),
         _Layer("package", _digest(_recipe(_write_package), *_package_state()), _write_package),
     ]
     return _archive(PLATFORM, layers, user=f"{USER}:{USER}")
+
+
+def own() -> Path:
+    """An archive of an image as a user may have it: Python, and nothing of ours."""
+    return _archive(OWN, [_shell_layer(), _python_layer()])
 
 
 def bare() -> Path:
@@ -241,6 +246,11 @@ def _recipe(*steps: Any) -> str:
 
 def _shell_layer() -> _Layer:
     return _Layer("shell", _digest(_recipe(_write_shell), *_APPLETS), _write_shell)
+
+
+def _python_layer() -> _Layer:
+    of_python = (_write_python, _files_below, _dependency_files, _libraries)
+    return _Layer("python", _digest(_recipe(*of_python), *_python_state()), _write_python)
 
 
 # --- what is in them ------------------------------------------------------------------------------

@@ -42,12 +42,14 @@ class BuildError(Exception):
 
 
 def ensure(
-    keep: Path, requirements: Sequence[str], python: str, code: Path | None, code_digest: str
-) -> Path:
-    """The environment's folder, built if it is not there yet. Others who want the same wait."""
+    keep: Path, requirements: Sequence[str], python: str, code: Path | None, code_digest: str,
+    image: str = "",
+) -> Path:  # fmt: skip
+    """The environment's folder, built if it is not there yet. Others who want the same wait.
+    `image`: whose Python and libraries it is for, if that is not the platform's own."""
     keep.mkdir(parents=True, exist_ok=True)
     interpreter = python or _usual_python()
-    place = keep / key(requirements, interpreter, code, code_digest)
+    place = keep / key(requirements, interpreter, code, code_digest, image)
     if not _use(place):
         with _held(place.with_name(place.name + ".lock")):
             if not _use(place):
@@ -55,7 +57,10 @@ def ensure(
     return place
 
 
-def key(requirements: Sequence[str], interpreter: str, code: Path | None, code_digest: str) -> str:
+def key(
+    requirements: Sequence[str], interpreter: str, code: Path | None, code_digest: str,
+    image: str = "",
+) -> str:  # fmt: skip
     """The same for the same content."""
     lines = [line.strip() for line in requirements if line.strip() and line.strip()[0] != "#"]
     named = [_content(line, code) for line in lines]
@@ -63,6 +68,7 @@ def key(requirements: Sequence[str], interpreter: str, code: Path | None, code_d
     own = code_digest if any(_LOCAL.match(line) for line in lines) else ""
     machine = (platform.system(), platform.machine(), *platform.libc_ver())
     facts = [_FORMAT, lines, named, own, _version(interpreter), machine]
+    facts += [image] if image else []
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
 
 
@@ -138,16 +144,21 @@ def _anchored(line: str, code: Path | None) -> str:
 def _uv(keep: Path, *words: str, folder: Path | None) -> None:
     """Shows what it says as it says it; the end of it is the error if it fails."""
     environment = tool_environment(os.environ, keep)
-    process = subprocess.Popen(
-        [_find_uv(), *words],
-        cwd=folder or None,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    )
+    try:
+        process = subprocess.Popen(
+            [find_uv(), *words],
+            cwd=folder or None,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+    except OSError as problem:
+        raise BuildError(f"uv does not run in this image, which must have glibc: {problem}") from (
+            problem
+        )
     said: list[str] = []
     assert process.stdout is not None  # noqa: S101 - it was asked for
     for line in process.stdout:
@@ -176,7 +187,8 @@ def tool_environment(given: Mapping[str, str], keep: Path) -> dict[str, str]:
     return found
 
 
-def _find_uv() -> str:
+def find_uv() -> str:
+    """The one that came with us; where it was copied to, that."""
     beside = Path(sys.executable).with_name("uv")
     found = str(beside) if os.access(beside, os.X_OK) else shutil.which("uv")
     if not found:

@@ -4,7 +4,8 @@
 to do is in WINDLASS_PREPARE. When something fails, reason and message go to the pod's termination
 log. Standard library only: it starts quickly.
 
-    run/environment      a script that a shell reads before the command
+    run/environment      a script that a shell reads before the command; it reads another, with
+                         the packages' paths, which `agent.furnishing` writes
     run/bin/sh ...       that shell, where the command may run in an image that has none
     run/companion.py     for frameworks that start things on other members
 """
@@ -15,20 +16,17 @@ import json
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 import tarfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from windlass import frameworks
-from windlass.agent import asking, environments
+from windlass.agent import asking, environments, furnishing
 from windlass.frameworks import companion, group
 from windlass.frameworks import order as orders
 
-_MOST_MESSAGE = 4000
-FAILED = "ImageOrEnvironmentFailed"
+FAILED = furnishing.FAILED
 _LATE = "Timeout"
 _TOOLS = ("sh", "kill", "sleep")
 
@@ -42,10 +40,13 @@ def main() -> int:
     try:
         prepare(root, json.loads(os.environ["WINDLASS_PREPARE"]))
     except asking.LateError as problem:
-        _fail(_LATE, f"{problem}; look at what keeps them with: windlass why RUN")
+        told = f"{problem}; look at what keeps them with: windlass why RUN"
+        furnishing.leave_words(_LATE, told)
         return 1
-    except (PrepareError, asking.RefusedError, environments.BuildError, OSError) as problem:
-        _fail(FAILED, str(problem))
+    except (
+        PrepareError, asking.RefusedError, environments.BuildError, furnishing.SetupError, OSError,
+    ) as problem:  # fmt: skip
+        furnishing.leave_words(FAILED, str(problem))
         return 1
     return 0
 
@@ -58,38 +59,29 @@ def prepare(root: Path, order: dict[str, Any]) -> None:
     if order["code"]:
         code = root / "code"
         _fetch_code(code, order["code"], root)
-    variables: dict[str, str] = {}
-    if order["requirements"] or order["python"]:
-        place = environments.ensure(
-            root / "environments", order["requirements"], order["python"], code, order["code"]
-        )
-        variables = {"VIRTUAL_ENV": str(place)}
-    entry = root / "run" / "environment"
-    _write_entry(entry, variables)
-    if order["setup"]:
-        _run_setup(order["setup"], entry, code or root)
+    if order.get("image"):
+        # Packages are for the Python of that image: made there, when this has ended.
+        furnishing.copy_into(root, order["library"])
+    else:
+        furnishing.furnish(root, order, code)
+    rendered = None
     if order.get("group"):
         # Last: all that takes time is done by then, and the others are there.
         rendered = _find_others(root, order["group"], order["patience"])
-        _write_entry(entry, variables, rendered.variables, rendered.command)
+    _write_entry(root, rendered)
 
 
-def _write_entry(
-    path: Path,
-    variables: dict[str, str],
-    found: Any = None,
-    command: Sequence[str] = (),
-) -> None:
+def _write_entry(root: Path, found: group.Rendered | None) -> None:
     """A script that a shell reads before the command. It notes which process becomes the command:
     whoever wants to send it a signal of the run's own looks there."""
-    told = {**(found or {}), **variables}
+    path = root / "run" / "environment"
     lines = [f"echo $$ > {shlex.quote(f'{path}.pid')}"]
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in told.items()]
-    if variables:
-        lines.append('export PATH="$VIRTUAL_ENV/bin:$PATH"')
-        lines.append("unset PYTHONHOME")
-    if command:
-        lines.append(f"set -- {shlex.join(command)}")
+    if found is not None:
+        told = found.variables.items()
+        lines += [f"export {name}={shlex.quote(value)}" for name, value in told]
+    lines.append(f". {shlex.quote(str(root / furnishing.PACKAGES))}")
+    if found is not None and found.command:
+        lines.append(f"set -- {shlex.join(found.command)}")
     fresh = path.with_name(path.name + ".new")
     fresh.write_text("\n".join([*lines, ""]))
     fresh.replace(path)
@@ -120,17 +112,6 @@ def _copy_tools(folder: Path) -> None:
     for name in _TOOLS:
         (tools / name).unlink(missing_ok=True)
         (tools / name).symlink_to("busybox")
-
-
-def _run_setup(script: str, entry: Path, folder: Path) -> None:
-    print("running setup", flush=True)  # noqa: T201 - the log of the pod
-    words = ["/bin/sh", "-c", f'. "$0"; set -e\n{script}', str(entry)]
-    done = subprocess.run(words, cwd=folder, check=False, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        raise PrepareError(
-            f"spec.environment.setup ended with exit code {done.returncode}; what it printed is in "
-            "the log of the container prepare"
-        )
 
 
 # --- the code
@@ -179,15 +160,6 @@ def _check(member: tarfile.TarInfo, folder: Path) -> None:
         raise PrepareError(f"the code cannot be unpacked: {member.name} leads out of its folder")
     member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
     member.mode = (member.mode & 0o755) | (0o700 if member.isdir() else 0o600)
-
-
-def _fail(reason: str, message: str) -> None:
-    print(f"windlass: {message}", file=sys.stderr, flush=True)  # noqa: T201 - the log of the pod
-    told = os.environ.get("WINDLASS_TERMINATION_LOG", "/dev/termination-log")
-    try:
-        Path(told).write_text(json.dumps({"reason": reason, "message": message[-_MOST_MESSAGE:]}))
-    except OSError as problem:
-        print(f"windlass: {told}: {problem}", file=sys.stderr)  # noqa: T201
 
 
 if __name__ == "__main__":

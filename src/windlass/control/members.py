@@ -265,6 +265,24 @@ def failure(pod: kubernetes.Pod) -> tuple[reasons.Reason, str, int | None]:
     return reason, f"{pod.name}: {pod.status.message or pod.status.reason or 'failed'}", None
 
 
+def not_built(pod: kubernetes.Pod) -> tuple[reasons.Reason, str]:
+    """Why a pod that only prepares failed: its own words, if it left some."""
+    status = pod.status
+    for container in (*(status.init_container_statuses or ()), *(status.container_statuses or ())):
+        ended = container.state.terminated if container.state else None
+        if ended is None or ended.exit_code == 0:
+            continue
+        if ended.reason in _ENDINGS:
+            return _ENDINGS[ended.reason], f"{pod.name}: {ended.reason} while it was built"
+        if ended.message:
+            return _not_prepared(ended.reason, ended.message)
+        return reasons.Reason.AGENT_LOST, f"{pod.name} was killed, exit code {ended.exit_code}"
+    reason, words, _ = failure(pod)
+    if pod.status.reason == "DeadlineExceeded":
+        reason = reasons.Reason.TIMEOUT
+    return reason, words
+
+
 def _not_prepared(reason: str, told: str) -> tuple[reasons.Reason, str]:
     """What our own init container left: `{"reason", "message"}`, which the embedded agent has taken
     apart already and others leave in the message; or else whatever it printed."""

@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from windlass import frameworks
 from windlass.control import engine as engines
 from windlass.control import members, podsetup, ports
@@ -102,7 +104,6 @@ def unsupported_by(engine: engines.Engine, spec: run.RunSpec) -> str:
 
 def _unprepared(engine: engines.Engine, spec: run.RunSpec) -> str:
     """What must be done inside the pod before its command, and cannot be."""
-    environment = spec.environment or run.Environment()
     several = sum(role.replicas for role in spec.roles) > 1
     if not engine.server:
         if spec.code or podsetup.builds_environment(spec):
@@ -113,11 +114,6 @@ def _unprepared(engine: engines.Engine, spec: run.RunSpec) -> str:
                 "pods of this installation cannot reach it; name it in `server` of the ConfigMap "
                 "engine in windlass-system"
             )
-    if engine.images and environment.image and podsetup.builds_environment(spec):
-        return (
-            "spec.environment: packages are installed for the Python of the platform's image, not "
-            "for that of another; leave out image, or put the packages into the image"
-        )
     return ""
 
 
@@ -237,7 +233,7 @@ class _Pod:
                 share_process_namespace=self.setting.engine.images or None,
                 hostname=f"{self.role.name}-{self.index}" if self._has_names else "",
                 subdomain=owner.name if self._has_names else "",
-                init_containers=[self._prepare()] if self._is_prepared else None,
+                init_containers=self._before() or None,
                 containers=[self._main(overrides, rendered)],
                 volumes=[volume for volume, _ in self._volumes()] or None,
                 priority_class_name=overrides.priority_class_name or "",
@@ -304,27 +300,31 @@ class _Pod:
             env_from=[_env_from(source) for source in self.role.env_from or ()] or None,
             ports=self._ports() or None,
             resources=kubernetes.ResourceRequirements(requests=amounts, limits=amounts),
-            volume_mounts=[mount for _, mount in self._volumes() if mount.name != "token"] or None,
+            volume_mounts=self._mounts_of_members() or None,
             lifecycle=podsetup.lifecycle(spec, engine),
             security_context=podsetup.container_security(engine),
         )
 
-    def _prepare(self) -> kubernetes.Container:
-        """Has the resources of the member itself: it runs before it, on the same room."""
+    def _before(self) -> list[kubernetes.Container]:
+        """What runs before the member itself, on the same room, so with its resources."""
+        if not self._is_prepared:
+            return []
         spec, engine = self.owner.spec, self.setting.engine
         group = None
         if self._finds_others:
             group = orders.write(spec.framework, *self._group())
-        order = podsetup.order(spec, engine, group)
         variables = {
             hostpods.ROOT_VARIABLE: hostpods.ROOT,
             "WINDLASS_NAMESPACE": self.owner.namespace,
             "WINDLASS_RUN": self.owner.name,
             "WINDLASS_SERVER": engine.server,
             "WINDLASS_AUTHORITY": engine.authority,
-            "WINDLASS_PREPARE": json.dumps(order),
+            podsetup.ORDER: json.dumps(podsetup.order(spec, engine, group)),
         }
-        return kubernetes.Container(
+        amounts: kubernetes.Quantities = {
+            "cpu": self.role.resources.cpu, "memory": self.role.resources.memory,
+        }  # fmt: skip
+        prepare = kubernetes.Container(
             name=podsetup.PREPARE,
             image=engine.image or hostpods.HOST_IMAGE,
             command=[engine.python, "-I", "-m", "windlass.agent.prepare"],
@@ -334,13 +334,19 @@ class _Pod:
                 for n, v in ((self.role.env or {}) | variables).items()
             ],
             env_from=[_env_from(source) for source in self.role.env_from or ()] or None,
-            resources=kubernetes.ResourceRequirements(
-                requests={"cpu": self.role.resources.cpu, "memory": self.role.resources.memory},
-                limits={"cpu": self.role.resources.cpu, "memory": self.role.resources.memory},
-            ),
+            resources=kubernetes.ResourceRequirements(requests=amounts, limits=amounts),
             volume_mounts=[mount for _, mount in self._volumes()] or None,
             security_context=podsetup.container_security(engine),
         )
+        own = podsetup.furnished_in(spec, engine)
+        if not own:
+            return [prepare]
+        furnish = msgspec.structs.replace(
+            prepare, name=podsetup.FURNISH, image=own, command=podsetup.furnish_command(own),
+            image_pull_policy=(spec.overrides and spec.overrides.image_pull_policy) or "",
+            volume_mounts=self._mounts_of_members() or None,
+        )  # fmt: skip
+        return [prepare, furnish]
 
     @property
     def _is_prepared(self) -> bool:
@@ -477,6 +483,10 @@ class _Pod:
         return found
 
     # --- file trees
+
+    def _mounts_of_members(self) -> list[kubernetes.VolumeMount]:
+        """What others than `prepare` see."""
+        return [mount for _, mount in self._volumes() if mount.name != "token"]
 
     def _volumes(self) -> list[tuple[dict[str, Any], kubernetes.VolumeMount]]:
         spec, engine = self.owner.spec, self.setting.engine

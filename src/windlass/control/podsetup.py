@@ -9,14 +9,22 @@ image needs none.
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from typing import Any
 
 from windlass.control import engine as engines
-from windlass.kinds import duration, hostpods, kubernetes, meta, quantity, run
+from windlass.kinds import duration, hostpods, kubernetes, meta, quantity, reasons, run
 
 PREPARE = "prepare"
 """Name of the init container."""
+FURNISH = "furnish"
+"""Name of the one after it, in an image of the user's: packages are for the Python of that."""
+ORDER = "WINDLASS_PREPARE"
+"""The variable that tells both what to do."""
+_LIBRARY = "run/library"
+"""Where `prepare` leaves what `furnish` runs, below the pod's folder."""
 USER = 10001
 """Whom containers run as that do not say otherwise; the platform's image knows it, too."""
 ENTRY = "run/environment"
@@ -43,6 +51,33 @@ def builds_environment(spec: run.RunSpec) -> bool:
     return environment is not None and bool(
         environment.requirements or environment.python or environment.setup
     )
+
+
+def furnished_in(spec: run.RunSpec, engine: engines.Engine) -> str:
+    """The image of the user's in which packages are installed and `setup` runs; "": in `prepare`,
+    because members run in the platform's image, or on the node's own files."""
+    own = engine.images and spec.environment is not None and spec.environment.image
+    return own if own and builds_environment(spec) else ""
+
+
+def furnish_command(image: str) -> list[str]:
+    """Starts `agent.furnishing` in an image of which nothing is known but its name."""
+    root = hostpods.ROOT
+    told = {
+        "reason": reasons.Reason.IMAGE_OR_ENVIRONMENT_FAILED,
+        "message": f"image {image} has no python3, which packages and setup need: name an image "
+        "with Python 3.8 or newer, or put the packages into the image",
+    }
+    start = (
+        f"import sys; sys.path.insert(0, '{root}/{_LIBRARY}'); "
+        "from windlass.agent import furnishing; sys.exit(furnishing.main())"
+    )
+    script = (
+        f'PATH="$PATH:{root}/{_TOOLS}"; export PATH; command -v python3 > /dev/null || '
+        f"{{ echo {shlex.quote(json.dumps(told))} > /dev/termination-log; exit 1; }}; "
+        f"exec python3 -I -c {shlex.quote(start)}"
+    )
+    return [f"{root}/{_TOOLS}/sh", "-c", script]
 
 
 def finds_others(engine: engines.Engine, members: int) -> bool:
@@ -86,6 +121,8 @@ def order(
         "python": environment.python or "",
         "setup": environment.setup or "",
     }
+    if furnished_in(spec, engine):
+        found |= {"image": environment.image, "library": _LIBRARY}
     if engine.images:
         limit = spec.duration.start if spec.duration else None
         seconds = duration.seconds(limit) if limit else _START_SECONDS

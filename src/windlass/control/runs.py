@@ -23,6 +23,7 @@ import msgspec
 
 from windlass.control import (
     begun,
+    builds,
     durations,
     events,
     holding,
@@ -107,6 +108,7 @@ class Runs:
         self._address = address
         """Where others reach a node; "" if that is not known."""
         self._gate = gate or starting.Gate(store)
+        self._builds = builds.Builds(store, pods)
         self._ports = ports.Ports()
         self._begun = begun.Begun()
         self._now = now
@@ -126,10 +128,8 @@ class Runs:
 
     async def _steps(self, owner: run.Run) -> runtime.Result:
         for _ in range(_STEPS_AT_ONCE):
-            hindrance = podrender.Hindrance()
-            if owner.status.phase == "Starting":
-                hindrance = await self._gate.hindrance(owner)
             shown = self._pods.by(POD_INDEX, owner.uid)
+            hindrance = await self._hindrance(owner, shown)
             plan, wake = self._plan(owner, shown, hindrance)
             leaves = plan.move is not None and plan.move.to not in _ON_THE_WAY
             if not self._begun.all_shown(owner, shown) and leaves:
@@ -143,6 +143,17 @@ class Runs:
         await self._let_go(owner)
         wake = _sooner(plan.wake, wake, await self._fold_progress(owner))
         return runtime.DONE if wake is None else runtime.again(wake + 0.01)
+
+    async def _hindrance(self, owner: run.Run, shown: list[kubernetes.Pod]) -> podrender.Hindrance:
+        """Why the pods of one that starts cannot be made yet."""
+        if owner.status.phase != "Starting":
+            return podrender.Hindrance()
+        found = await self._gate.hindrance(owner)
+        keys = [key for key in map(members.key_of, shown) if key is not None]
+        begun = any(key.attempt == owner.status.attempt for key in keys)
+        if found.words or begun:
+            return found
+        return await self._builds.hindrance(owner, self._setting(owner, found))
 
     def _plan(
         self, owner: run.Run, pods: list[kubernetes.Pod], hindrance: podrender.Hindrance

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from windlass.control import (
+    builds,
     cronruns,
     engine,
     epochs,
@@ -25,7 +26,7 @@ from windlass.control import (
     volumes,
 )
 from windlass.kinds import cronrun, kubernetes, meta
-from windlass.kinds.run import Run
+from windlass.kinds.run import Run, RunSpec
 from windlass.store import client
 from windlass.store.reflector import Change
 
@@ -174,14 +175,22 @@ class Controllers(Set):
     def _pod_changed(
         self, _: Change, before: kubernetes.Pod | None, after: kubernetes.Pod | None
     ) -> None:
-        owner = members.owner_key(_either(before, after))
+        changed = _either(before, after)
+        owner = members.owner_key(changed)
         if owner is not None:
             self._runs.enqueue(owner)
+        elif any(builds.pod_index(changed)):
+            self._starting(changed.namespace, lambda spec: builds.is_kept(spec, self._engine()))
 
     def _claim_changed(self, *_: object) -> None:
         """Runs whose pods wait for a volume."""
+        self._starting("", lambda spec: bool(volumes.mounted(spec)))
+
+    def _starting(self, namespace: str, which: Callable[[RunSpec], bool]) -> None:
+        """Wakes Runs whose pods may be waited with; of all namespaces if it is ""."""
         for owner in self._seen_runs:
-            if owner.status.phase == "Starting" and volumes.mounted(owner.spec):
+            there = not namespace or owner.namespace == namespace
+            if there and owner.status.phase == "Starting" and which(owner.spec):
                 self._runs.enqueue(_key(owner))
 
     def _node_changed(

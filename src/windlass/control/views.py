@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, TypeVar
 
-from windlass.control import engine, runs
+from windlass.control import builds, engine, runs
 from windlass.kinds import clusterkinds, cronrun, kubernetes, meta, pricelist, queue
 from windlass.kinds.run import Run
 from windlass.store import client
@@ -43,7 +43,11 @@ class Views:
 
     @functools.cached_property
     def pods(self) -> Reflector[kubernetes.Pod]:
-        indexes = {runs.POD_INDEX: runs.pod_index, BY_NODE: _node_index}
+        indexes = {
+            runs.POD_INDEX: runs.pod_index,
+            builds.POD_INDEX: builds.pod_index,
+            BY_NODE: _node_index,
+        }
         return self._keep(Reflector(self._store, kubernetes.Pod, indexes=indexes))
 
     @functools.cached_property

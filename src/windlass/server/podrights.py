@@ -48,10 +48,10 @@ class PodRights:
             raise refusal(identity, wanted)
 
     async def run_of(self, pod: PodRef) -> run.Run | None:
-        """The Run that a pod is a member of."""
+        """The Run that a pod is a member of, or builds the environment for."""
         found = await live_pod(self._store, pod.namespace, pod.name, pod.uid)
         for owner in (found.metadata.owner_references or ()) if found else ():
-            if owner.kind == run.Run.resource.kind and owner.controller:
+            if owner.kind == run.Run.resource.kind:
                 try:
                     named = await self._store.get(run.Run, owner.name, pod.namespace)
                 except errors.NotFound:

@@ -36,7 +36,7 @@ def pod(role: run.Role | None = None, **spec: Any) -> kubernetes.Pod:
 
 
 def told(made: kubernetes.Pod) -> dict[str, Any]:
-    (init,) = made.spec.init_containers
+    init = made.spec.init_containers[0]
     values = {each.name: each.value.replace("$$", "$") for each in init.env}
     found: dict[str, Any] = json.loads(values["WINDLASS_PREPARE"])
     return found
@@ -110,11 +110,13 @@ def test_one_alone_waits_for_nobody():
     assert values["WORLD_SIZE"] == "1"
 
 
-def test_packages_for_somebody_elses_python_are_refused():
-    both = run.Environment(image="pytorch:2", requirements=["six"])
-    assert "leave out image" in podrender.unsupported(
-        build.a_run("a", environment=both).spec, CLUSTER
-    )
+def test_packages_for_somebody_elses_python_are_installed_in_that_image():
+    both = run.Environment(image="pytorch:2", requirements=["six"], setup="true")
+    assert podrender.unsupported(build.a_run("a", environment=both).spec, CLUSTER) == ""
+    prepare, furnish = pod(environment=both).spec.init_containers
+    assert (prepare.image, furnish.image) == ("windlass:1", "pytorch:2")
+    assert told(pod(environment=both))["image"] == "pytorch:2"
+    assert "token" not in [mount.name for mount in furnish.volume_mounts]
 
 
 def test_another_signal_than_term_is_sent_before_term():
