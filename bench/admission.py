@@ -94,7 +94,11 @@ class Mimic:
         run = event.object
         name, has_room = run.metadata.name, run.status.assignment is not None
         working = self._working.get(name)
-        if run.status.phase == "Succeeded" or event.type == "DELETED":
+        if run.status.phase == "Succeeded":
+            # Also if its room was taken back while the report was on its way.
+            self.ended.setdefault(name, time.perf_counter())
+            self._working.pop(name, None)
+            self._more.set()
             return False
         if has_room and working is None:
             self.admitted[name] = time.perf_counter()
@@ -119,9 +123,6 @@ class Mimic:
         )  # fmt: skip
         if status != 200:
             raise SystemExit(f"{path}: {status} {body[:200]!r}")
-        self.ended[who.name] = time.perf_counter()
-        self._working.pop(who.name, None)
-        self._more.set()
 
 
 def measure(options: report.Options) -> report.Report:
