@@ -11,7 +11,7 @@ import dataclasses
 import datetime
 import functools
 import zoneinfo
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import cronsim
@@ -43,9 +43,14 @@ class Change:
     """Only in objects of this kind: a CronRun's template, though a RunSpec too, may change."""
     struct: type[msgspec.Struct]
     path: str
+    """The field of the struct that it is about."""
     message: str
-    cel: str
     holds: Callable[[Json, Json], bool]
+    cel: str = ""
+    """Of the struct. Each look at a field costs an API server about as much as the struct is wide,
+    and it looks at every write, also of a status: whatever can be said of the field alone is."""
+    field_cel: str = ""
+    """Of the field itself; asked only if it is there before and after."""
 
 
 NAMED_SCHEDULES: Final = {
@@ -229,33 +234,38 @@ def _unchanged(name: str) -> Callable[[Json, Json], bool]:
     return lambda new, old: new.get(name) == old.get(name)
 
 
-def _fixed(struct: type[msgspec.Struct]) -> list[Change]:
-    """One rule per field of the struct that may not change on a living Run."""
-    changes = []
-    for field in msgspec.structs.fields(struct):
-        name = field.encode_name
-        if name not in MUTABLE[struct] and not (struct is run.Role and name == "name"):
-            cel = (
-                f"has(self.{name}) == has(oldSelf.{name}) && "
-                f"(!has(self.{name}) || self.{name} == oldSelf.{name})"
-            )
-            message = "cannot change after the Run was created; make a new Run"
-            changes.append(Change(run.Run, struct, name, message, cel, _unchanged(name)))
-    return changes
+def _fixed(
+    kind: type[msgspec.Struct], struct: type[msgspec.Struct], message: str, names: Iterable[str]
+) -> list[Change]:
+    """One rule per field that may not change; that it stays there, or away, is one of the struct
+    unless it is always there."""
+    optional = {field.encode_name for field in msgspec.structs.fields(struct) if _optional(field)}
+    return [
+        Change(
+            kind, struct, name, message, _unchanged(name),
+            cel=f"has(self.{name}) == has(oldSelf.{name})" if name in optional else "",
+            field_cel="self == oldSelf",
+        )
+        for name in names
+    ]  # fmt: skip
+
+
+def _optional(field: msgspec.structs.FieldInfo) -> bool:
+    return not field.required and field.default is None
+
+
+def _living(struct: type[msgspec.Struct]) -> list[Change]:
+    """What may not change on a living Run."""
+    message = "cannot change after the Run was created; make a new Run"
+    names = [field.encode_name for field in msgspec.structs.fields(struct)]
+    may = MUTABLE[struct] | ({"name"} if struct is run.Role else set())
+    return _fixed(run.Run, struct, message, [name for name in names if name not in may])
 
 
 def _never_edited() -> list[Change]:
     message = "cannot change: prices are written into the ledger; make a new list that counts later"
     names = [field.encode_name for field in msgspec.structs.fields(pricelist.PriceListSpec)]
-    return [
-        Change(
-            pricelist.PriceList, pricelist.PriceListSpec, name, message,
-            f"has(self.{name}) == has(oldSelf.{name}) && "
-            f"(!has(self.{name}) || self.{name} == oldSelf.{name})",
-            _unchanged(name),
-        )
-        for name in names
-    ]  # fmt: skip
+    return _fixed(pricelist.PriceList, pricelist.PriceListSpec, message, names)
 
 
 def _same_roles(new: Json, old: Json) -> bool:
@@ -263,17 +273,17 @@ def _same_roles(new: Json, old: Json) -> bool:
 
 
 CHANGES: Final[tuple[Change, ...]] = (
-    *_fixed(run.RunSpec),
-    *_fixed(run.Role),
+    *_living(run.RunSpec),
+    *_living(run.Role),
     *_never_edited(),
     Change(
         run.Run, run.RunSpec, "stop", "a stopped Run cannot go on; submit it again",
-        "!has(oldSelf.stop) || !oldSelf.stop || (has(self.stop) && self.stop)",
         lambda new, old: not old.get("stop") or bool(new.get("stop")),
+        cel="!has(oldSelf.stop) || !oldSelf.stop || (has(self.stop) && self.stop)",
     ),
     Change(
         run.Run, run.RunSpec, "roles",
         "roles cannot be added, removed or renamed after the Run was created; make a new Run",
-        "self.roles.map(r, r.name) == oldSelf.roles.map(r, r.name)", _same_roles,
+        _same_roles, field_cel="self.map(r, r.name) == oldSelf.map(r, r.name)",
     ),
 )  # fmt: skip

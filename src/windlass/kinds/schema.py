@@ -81,6 +81,11 @@ def _structural(node: Node, kind: type[Object]) -> Json:
     schema = _basics(node)
     if node.type == "object":
         schema |= _object(node, lambda inner: _structural(inner, kind))
+        for change in _changes(node, kind):
+            if change.field_cel:
+                told = _validation(change.field_cel, change.message, "")
+                field = schema["properties"][change.path]
+                field.setdefault("x-kubernetes-validations", []).append(told)
     elif node.type == "any":
         schema["x-kubernetes-preserve-unknown-fields"] = True
     if node.items is not None:
@@ -100,13 +105,17 @@ def _validations(node: Node, kind: type[Object]) -> list[Json]:
     ]
     found += [
         _validation(change.cel, change.message, change.path)
-        for change in rules.CHANGES
-        if change.struct is node.struct and change.kind is kind
+        for change in _changes(node, kind)
+        if change.cel
     ]
     if node.keys is not None and node.keys.pattern:
         cel = f"self.all(k, size(k) <= {node.keys.max_size} && k.matches('{node.keys.pattern}'))"
         found.append(_validation(cel, f"each name must {node.keys.must}", ""))
     return found
+
+
+def _changes(node: Node, kind: type[Object]) -> list[rules.Change]:
+    return [each for each in rules.CHANGES if each.struct is node.struct and each.kind is kind]
 
 
 def _validation(cel: str, message: str, path: str) -> Json:
