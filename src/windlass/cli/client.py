@@ -121,7 +121,7 @@ class _Hints(logging.Handler):
 
 async def _with_session(target: base.Target, work: Callable[[Session], Awaitable[T]]) -> T:
     try:
-        store = connect.open_store(servers.kubeconfig(target), target.context or None, light=True)
+        store = connect.open_store(servers.kubeconfig(target), target.context or None)
     except errors.ApiError as problem:
         raise fault(problem) from problem
     try:

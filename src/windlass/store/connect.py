@@ -22,21 +22,12 @@ if TYPE_CHECKING:
 _UP_REMEDY = "start it with `windlass up`, or choose another server with --kubeconfig or --context"
 
 
-def open_store(
-    kubeconfig: str | None = None, context: str | None = None, *, light: bool = False
-) -> KubernetesStore:
-    """A store on the chosen server; no connection is made before the first request. `light`: for
-    a command, which starts quickly and has few requests."""
+def open_store(kubeconfig: str | None = None, context: str | None = None) -> KubernetesStore:
+    """A store on the chosen server; no connection is made before the first request."""
     # Imported late: who only asks where the server is needs neither.
-    from windlass.store.kubernetes import network
     from windlass.store.kubernetes.client import KubernetesStore
 
-    access = find_access(kubeconfig, context)
-    if light and network.proxy(access) is None:
-        from windlass.store.kubernetes.light import LightTransport
-
-        return KubernetesStore(access, LightTransport(access))
-    return KubernetesStore(access)
+    return KubernetesStore(find_access(kubeconfig, context))
 
 
 def find_access(

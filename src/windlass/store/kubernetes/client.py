@@ -16,7 +16,7 @@ from windlass.kinds import kubernetes, wire
 from windlass.kinds.meta import Object
 from windlass.store import client, errors
 from windlass.store.client import ObjectList, Preconditions, Propagation, WatchEvent
-from windlass.store.kubernetes import codec
+from windlass.store.kubernetes import codec, light, network
 from windlass.store.kubernetes.access import Access
 from windlass.store.kubernetes.exchange import Carrier, Query, Request
 
@@ -31,12 +31,7 @@ class KubernetesStore:
 
     def __init__(self, access: Access, transport: Carrier | None = None) -> None:
         self.access = access
-        if transport is None:
-            # Imported late: commands bring a lighter one.
-            from windlass.store.kubernetes.transport import Transport
-
-            transport = Transport(access)
-        self._transport = transport
+        self._transport = transport or _carrier(access)
 
     async def get(self, kind: type[T], name: str, namespace: str = "") -> T:
         request = Request("GET", _path(kind, namespace, name), repeatable=True)
@@ -230,6 +225,15 @@ class KubernetesStore:
         if answer.status >= 300:
             raise answer.error()
         return answer.body
+
+
+def _carrier(access: Access) -> Carrier:
+    if network.proxy(access) is None:
+        return light.LightTransport(access)
+    # Imported late: few have a proxy in the way, and the library is large.
+    from windlass.store.kubernetes.transport import Transport
+
+    return Transport(access)
 
 
 def _still_there(obj: Object) -> bool:

@@ -1,7 +1,7 @@
 """One request and its answer, whoever carries them, and when a request may be sent again.
 
-`transport` (for processes that live long) and `light` (for commands) both carry. Knows nothing of
-kinds and of connections. When a request is sent again:
+`light` carries, and `transport` where a proxy is in the way. Knows nothing of kinds and of
+connections. When a request is sent again:
 
 - 429: the server did not carry it out; always, after the time it asks for.
 - 503 with Retry-After: only what may be carried out twice (not POST, not JSON-patch).
@@ -30,6 +30,8 @@ CONNECT_SECONDS = 10.0
 SILENCE_SECONDS = 75.0
 """An answer may pause this long. The API server itself gives up on a request after 60 s."""
 READ_BUFFER = 4 << 20
+POOL_SIZE = 64
+"""Requests to one server at the same time; others wait their turn."""
 REPEATS = 5
 LONGEST_WAIT = 60.0
 """A server that asks for more than this gets its answer passed on to the caller instead."""

@@ -1,4 +1,4 @@
-"""HTTP to one API server over a pool of connections, for processes that live long.
+"""HTTP to one API server through a proxy, with a library that knows how.
 
 Called by `client.KubernetesStore` only. Knows nothing of kinds. Answers of the server come back
 as they are; a server that cannot be reached is `errors.Unavailable`. A 401 is tried once more if
@@ -25,8 +25,6 @@ from windlass.store.kubernetes.credentials import Credential, Credentials
 from windlass.store.kubernetes.exchange import Answer, Broken, Request
 
 R = TypeVar("R")
-
-POOL_SIZE = 64
 
 
 class Transport:
@@ -83,7 +81,7 @@ class Transport:
 
     async def _answer(self, request: Request) -> Answer:
         if self._requests is None:
-            self._requests = _session(POOL_SIZE, longest_silence=exchange.SILENCE_SECONDS)
+            self._requests = _session(exchange.POOL_SIZE, longest_silence=exchange.SILENCE_SECONDS)
         async with await self._respond(self._requests, request) as response:
             return Answer(response.status, response.headers, await response.read())
 
