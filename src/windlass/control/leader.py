@@ -1,7 +1,9 @@
 """Leader election by Lease: of many that could write, one does.
 
 A candidate takes the lease only after it has seen it unchanged for the whole lease duration by its
-own monotonic clock; it never compares its wall clock with times another machine wrote. A leader
+own monotonic clock; it never compares its wall clock with times another machine wrote. It watches
+the lease, so that it counts from the moment of the last renewal and not from when it next looked,
+and learns at once when it is given back. A leader
 counts from before it sent its last successful renewal, and stops at `renew_deadline`, which is
 shorter than the lease: so it has stopped before anyone else can begin, whatever the network did.
 
@@ -108,7 +110,9 @@ class Election:
         self._clock = clock
         self._sleep = sleep
         self._seen: tuple[Any, ...] = ()
-        self._seen_at = 0.0
+        self._free_at = 0.0
+        """When what was seen will have been there for its whole duration."""
+        self._given_back = asyncio.Event()
         self.trouble = "it has not asked for the lease yet"
         """Why the lease could not be read or written the last time; "" when it could."""
 
@@ -145,16 +149,52 @@ class Election:
                 await self._release()
 
     async def _acquire(self) -> Term:
-        while True:
-            try:
-                term = await self._try_acquire()
-                self.trouble = ""
-            except _TROUBLE as error:
-                self._note("cannot take", error)
-                term = None
-            if term is not None:
-                return term
-            await self._sleep(self._timing.retry)
+        following: asyncio.Task[None] | None = None
+        try:
+            while True:
+                self._given_back.clear()
+                try:
+                    term = await self._try_acquire()
+                    self.trouble = ""
+                except _TROUBLE as error:
+                    self._note("cannot take", error)
+                    term = None
+                if term is not None:
+                    return term
+                if following is None or following.done():
+                    following = asyncio.create_task(self._follow(), name=f"follow-{self._name}")
+                await self._pause()
+        finally:
+            if following is not None:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+
+    async def _follow(self) -> None:
+        """Sees changes of the lease when they happen. Whoever may not, or cannot, looks now and
+        then as it did before."""
+        one = f"metadata.name={self._name}"
+        try:
+            async for event in self._store.watch(
+                kubernetes.Lease, self._namespace, field_selector=one
+            ):
+                told = event.type in ("ADDED", "MODIFIED")
+                if event.type == "DELETED" or (told and self._is_free(event.object.spec)):
+                    self._given_back.set()
+        except _TROUBLE as error:
+            log.debug("%s cannot follow the lease %s: %s", self.identity, self._name, error)
+
+    async def _pause(self) -> None:
+        """Until the lease may be free, but not for long: nothing else would notice a watch that
+        says nothing."""
+        left, retry = self._free_at - self._clock(), self._timing.retry
+        sleeping = asyncio.ensure_future(self._sleep(left if 0 < left < retry else retry))
+        told = asyncio.create_task(self._given_back.wait())
+        try:
+            await asyncio.wait({sleeping, told}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in (sleeping, told):
+                each.cancel()
+            await asyncio.gather(sleeping, told, return_exceptions=True)
 
     def _note(self, what: str, error: Exception) -> None:
         """A conflict means that another candidate was faster: no trouble."""
@@ -193,8 +233,9 @@ class Election:
         record = (spec.holder_identity, spec.renew_time, spec.acquire_time, spec.lease_transitions)
         now = self._clock()
         if record != self._seen:
-            self._seen, self._seen_at = record, now
-        return now - self._seen_at >= float(spec.lease_duration_seconds or self._timing.lease)
+            self._seen = record
+            self._free_at = now + float(spec.lease_duration_seconds or self._timing.lease)
+        return now >= self._free_at
 
     def _begin(self, epoch: int, started: float) -> Term:
         return Term(epoch, started + self._timing.renew_deadline, self._clock)

@@ -86,15 +86,16 @@ CLUSTER: dict[str, tuple[Rule, ...]] = {
 }
 """By ServiceAccount, anywhere in the cluster."""
 
+_LEASE = ("get", "watch", "update")
 _ENGINE = ("configmaps", engine.NAME, _READ)
 SYSTEM: dict[str, tuple[tuple[str, str, tuple[str, ...]], ...]] = {
     names.SCHEDULER: (
         _ENGINE,
-        ("leases.coordination.k8s.io", sets.Scheduler.lease, ("get", "update")),
+        ("leases.coordination.k8s.io", sets.Scheduler.lease, _LEASE),
     ),
     names.CONTROLLERS: (
         _ENGINE,
-        ("leases.coordination.k8s.io", sets.Controllers.lease, ("get", "update")),
+        ("leases.coordination.k8s.io", sets.Controllers.lease, _LEASE),
         ("leases.coordination.k8s.io", sets.Scheduler.lease, _READ),
     ),
     names.SERVER: (

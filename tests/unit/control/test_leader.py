@@ -103,6 +103,43 @@ async def test_a_renewal_starts_the_wait_anew(store):
         assert await taker._try_acquire() is None
 
 
+def dead_leader() -> kubernetes.Lease:
+    """Somebody holds it who will never renew it again."""
+    return kubernetes.Lease(
+        metadata=meta.ObjectMeta(name="scheduler", namespace="team"),
+        spec=kubernetes.LeaseSpec(
+            holder_identity="a", lease_duration_seconds=15, lease_transitions=4,
+            renew_time="2031-01-01T00:00:00.000000Z",
+        ),
+    )  # fmt: skip
+
+
+async def test_it_is_taken_the_moment_it_has_run_out(store):
+    await store.create(dead_leader())
+    clock = Clock()
+    async with candidate(store, "b", clock).term() as term:
+        assert (term.epoch, clock.now) == (5, 65.0)
+
+
+async def test_a_renewal_is_seen_when_it_happens_and_not_when_we_next_look(store):
+    await store.create(dead_leader())
+    clock, never = Clock(), asyncio.Event()
+    taker = leader.Election(
+        store, "scheduler", "team", "b", clock=clock, sleep=lambda _: never.wait()
+    )
+    waiting = asyncio.create_task(taker._acquire())
+    while not taker._seen:
+        await asyncio.sleep(0)
+    first, clock.now = taker._seen, clock.now + 1.5
+    renewed = {"renewTime": "2031-01-01T00:00:02.000000Z"}
+    while taker._seen == first:
+        await store.patch(kubernetes.Lease, "scheduler", "team", patch={"spec": renewed})
+        await asyncio.sleep(0)
+    assert taker._free_at == 50.0 + 1.5 + 15.0
+    await store.patch(kubernetes.Lease, "scheduler", "team", patch={"spec": {"holderIdentity": ""}})
+    assert (await waiting).epoch == 5, "it was given back, and nobody slept over it"
+
+
 @pytest.mark.parametrize("written", ["1999-01-01T00:00:00.000000Z", "2099-01-01T00:00:00.000000Z"])
 async def test_the_wall_clock_of_others_is_never_believed(store, written):
     spec = kubernetes.LeaseSpec(
