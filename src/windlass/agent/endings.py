@@ -23,6 +23,8 @@ _KMSG = "/dev/kmsg"
 _KMSG_BYTES = 1 << 20
 _FULL = 0.98
 _BYTES_PER_SECOND = 8 << 30
+_ENDING_SECONDS = 1.0
+"""From a process's giving back its memory to its end being told, on a busy machine."""
 _OURS = frozenset(
     {
         "Completed", "ShimLost", "AgentLost", "NodeLost", "NodeShutdown", "NodeRefused", "Evicted",
@@ -47,23 +49,27 @@ class SharedMemory:
         self.peak = 0.0
         """How full it was when it was fullest, as far as was seen."""
         self._now = 0.0
-        self._looked = self._looked_before = time.monotonic()
-        self._before = 0.0
+        self._looks = [(time.monotonic(), 0.0)]
+        """When, and how full. The first was surely before the end of whoever filled it."""
 
     def look(self) -> None:
         if self.known:
             with contextlib.suppress(OSError):
                 found = os.statvfs(self._path)
-                self._before, self._looked_before = self._now, self._looked
                 self._now = 1 - found.f_bfree / max(1, found.f_blocks)
                 self.peak = max(self.peak, self._now)
-                self._looked = time.monotonic()
+                now = time.monotonic()
+                self._looks.append((now, self._now))
+                while self._looks[1][0] <= now - _ENDING_SECONDS:
+                    del self._looks[0]
 
     def may_have_filled(self) -> bool:
-        """Whether it can have run full since the last look, as fast as memory is written. The last
-        may have come when the process had ended already: the one before it had not."""
-        room = self.size * (1 - self._before)
-        return self.private and room <= (time.monotonic() - self._looked_before) * _BYTES_PER_SECOND
+        """Whether it can have run full since somebody was surely there to fill it, as fast as
+        memory is written. A process gives its memory back before its pipes close and its end is
+        told, so the latest looks may have come too late."""
+        looked, full = self._looks[0]
+        room = self.size * (1 - full)
+        return self.private and room <= (time.monotonic() - looked) * _BYTES_PER_SECOND
 
     @property
     def interval(self) -> float | None:

@@ -88,7 +88,9 @@ async def test_what_a_member_printed_stays_when_its_pod_goes(keeping, uid, grace
 
 
 async def test_logs_are_kept_before_the_pods_object_goes(keeping, uid):
-    await keeping.store.create(pod_of(uid, command="echo done; exec sleep 100"))
+    command = f"echo done; touch {keeping.folder}/up; exec sleep 100"
+    await keeping.store.create(pod_of(uid, command=command))
+    await keeping.there(keeping.folder / "up")
     pod = await keeping.phase("Running")
     there = []
     delete = keeping.store.delete

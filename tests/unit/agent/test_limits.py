@@ -124,6 +124,17 @@ async def test_a_full_shared_memory_is_told_with_the_size_to_ask_for(node, unlin
     assert not exists("/dev/shm/x")
 
 
+def test_looks_that_came_too_late_do_not_speak_against_a_full_shared_memory(monkeypatch):
+    """Each pipe that closes, and the end itself, wake the shim; all find nothing left."""
+    now = [100.0]
+    monkeypatch.setattr(endings.time, "monotonic", lambda: now[0])
+    given = endings.SharedMemory({"path": "/dev/shm", "size": 16 << 20, "private": True})
+    for passed in (5.0, 0.3, 0.0001, 0.0001, 0.0001):
+        now[0] += passed
+        given.look()
+    assert endings.of(signal.SIGBUS, {}, 1, given)["reason"] == "OutOfSharedMemory"
+
+
 def test_a_bus_error_without_evidence_is_no_more_than_that():
     given = endings.SharedMemory({"path": "/dev/shm", "size": 1 << 40, "private": True})
     ending = endings.of(signal.SIGBUS, {}, 1, given)
