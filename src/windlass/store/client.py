@@ -7,7 +7,7 @@ Two back ends implement it: `store.kubernetes` (HTTP, to a cluster or to `windla
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from windlass.kinds.meta import Object
@@ -83,9 +83,11 @@ class Store(Protocol):
         bookmarks: bool = True,
         initial_events: bool = False,
         timeout_seconds: int | None = None,
+        opened: Callable[[], None] | None = None,
     ) -> AsyncIterator[WatchEvent[T]]:
         """Changes after `resource_version`. Ends when the server ends it (resume from the last
-        version seen); raises Gone when that version is no longer kept (list again)."""
+        version seen); raises Gone when that version is no longer kept (list again). `opened` is
+        called when the server has taken the watch: the first change may be far away."""
         ...
 
     async def create(self, obj: T, *, dry_run: bool = False) -> T: ...

@@ -270,6 +270,7 @@ class Reflector(Generic[T]):
             **self._where,
             resource_version=self._position,
             timeout_seconds=self._rng.randint(*_WATCH_SECONDS),
+            opened=self._heard,
         )
         try:
             async with _closing(stream):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
@@ -99,7 +99,13 @@ class World:
         return ObjectList(everything[start : start + limit], str(self.version), token)
 
     async def watch(
-        self, kind: Any, namespace: str = "", *, resource_version: str = "", **options: Any
+        self,
+        kind: Any,
+        namespace: str = "",
+        *,
+        resource_version: str = "",
+        opened: Callable[[], None],
+        **options: Any,
     ) -> AsyncIterator[WatchEvent[ConfigMap]]:
         self.watched_from.append(resource_version)
         cursor, cuts = int(resource_version), self._cuts
@@ -108,6 +114,7 @@ class World:
         if cursor < self.compacted:
             raise errors.Gone("too old resource version")
         self.open_watches += 1
+        opened()
         try:
             for event in self.extra:
                 yield event
@@ -315,6 +322,18 @@ async def test_failures_are_retried_with_growing_pauses_until_it_works() -> None
         assert all(c / 2 <= p <= c for c, p in zip(ceilings, story.pauses, strict=True))
         assert reflector.last_error is None
         assert reflector.metrics.failures == 9
+
+
+async def test_a_watch_that_is_open_again_is_no_trouble_though_nothing_happens() -> None:
+    """Or a process on a quiet cluster would say for a minute that it is not ready."""
+    world, story = World(), Story()
+    async with reflect(world, story) as reflector:
+        await caught_up(reflector, world)
+        world.watch_errors = [errors.Unavailable("down")] * 3
+        world.cut(errors.Unavailable("killed"))
+        while reflector.metrics.failures < 4 or not world.open_watches:
+            await asyncio.sleep(0)
+        assert reflector.last_error is None
 
 
 async def test_pauses_are_the_same_for_the_same_seed() -> None:

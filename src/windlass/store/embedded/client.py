@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -71,12 +71,15 @@ class EmbeddedStore:
         bookmarks: bool = True,
         initial_events: bool = False,
         timeout_seconds: int | None = None,
+        opened: Callable[[], None] | None = None,
     ) -> AsyncIterator[WatchEvent[T]]:
         query = WatchQuery(
             label_selector, field_selector, resource_version, bookmarks, initial_events,
             timeout_seconds,
         )  # fmt: skip
         batches = aiter(self._api.watch(kind.resource, namespace, query))
+        if opened is not None:
+            opened()
         clock = asyncio.get_running_loop().time
         end = None if timeout_seconds is None else clock() + timeout_seconds
         while True:

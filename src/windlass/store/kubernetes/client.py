@@ -7,7 +7,7 @@ typed error. Keeps no objects: that is the reflector's part.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -70,6 +70,7 @@ class KubernetesStore:
         bookmarks: bool = True,
         initial_events: bool = False,
         timeout_seconds: int | None = None,
+        opened: Callable[[], None] | None = None,
     ) -> AsyncIterator[WatchEvent[T]]:
         query = _query(
             watch="true",
@@ -84,6 +85,8 @@ class KubernetesStore:
         )
         request = Request("GET", _collection(kind, namespace), query, repeatable=True)
         async with self._transport.stream(request) as pieces:
+            if opened is not None:
+                opened()
             async for event in codec.decode_events(kind, pieces):
                 yield event
 
