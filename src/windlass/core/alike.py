@@ -53,13 +53,13 @@ def pass_over(cycle: Cycle, unit: Unit) -> bool:
         return False
     if cycle.barred(unit) is not None:
         return False
-    cluster = cycle.scene.cluster
-    kind = cluster.shapes.kind_of(unit, cluster.resources)
+    told = cycle.asked(unit)
+    kind = told.kind
     verdict = memory.hopeless.get(kind)
     if verdict is None:
         verdict = memory.refused.get(kind)
         if verdict is None:
-            verdict = screening.refusal(cycle, unit) if kind != OWN else None
+            verdict = screening.refusal(cycle, told) if kind != OWN else None
             if verdict is None:
                 return False
             for_good = _whatever_comes(cycle, unit)
@@ -74,8 +74,7 @@ def pass_over(cycle: Cycle, unit: Unit) -> bool:
 def told(cycle: Cycle, unit: Unit) -> Verdict | None:
     """What the unit would be told, if that is known already; it names another unit."""
     memory = cycle.memory
-    cluster = cycle.scene.cluster
-    kind = cluster.shapes.kind_of(unit, cluster.resources)
+    kind = cycle.asked(unit).kind
     found = memory.hopeless.get(kind)
     if found is None and memory.now and memory.moved == memory.moves and kind != OWN:
         found = memory.now.get(_standing(cycle, unit, kind))
@@ -87,7 +86,7 @@ def told(cycle: Cycle, unit: Unit) -> Verdict | None:
 def remember(cycle: Cycle, unit: Unit, verdict: Verdict) -> None:
     """The unit was told this, and nothing moved for it."""
     memory = cycle.memory
-    kind = cycle.scene.cluster.shapes.kind_of(unit, cycle.scene.cluster.resources)
+    kind = cycle.asked(unit).kind
     if kind == OWN or unit.queue not in cycle.tree.queues:
         return
     if cycle.queue_of(unit).strict or reserve.may_promise(cycle, unit):
@@ -102,10 +101,10 @@ def remember(cycle: Cycle, unit: Unit, verdict: Verdict) -> None:
 
 def block(cycle: Cycle, queue: str, resource_class: str) -> None:
     """The head of a strict queue waits: so do all behind it that want the same resources."""
-    memory, examples = cycle.memory, cycle.scene.cluster.shapes.examples
+    memory, shapes = cycle.memory, cycle.scene.cluster.shapes
     for kind in cycle.snapshot.kinds(queue):
-        if kind != OWN and cycle.resource_class(examples[kind]) == resource_class:
-            memory.hopeless.setdefault(kind, verdicts.behind(examples[kind]))
+        if kind != OWN and shapes.classes[kind] == resource_class:
+            memory.hopeless.setdefault(kind, verdicts.behind(shapes.examples[kind]))
 
 
 def joins(cycle: Cycle, unit: Unit, now: float) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,9 @@ from windlass.core import constraints, devices
 from windlass.core.facts import Constraint, DeviceRequest, Grant, Node, Preference, Role, Seat
 from windlass.core.ports import clashing
 from windlass.core.shapes import Shape, Shapes
+
+if TYPE_CHECKING:
+    from windlass.core.asked import Asked
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -56,6 +60,8 @@ class Cluster:
         """Per level, the number of the domain each node is in."""
         self.charges: dict[DeviceRequest, int] = {}
         """What a request counts for in quotas; kept by `amounts`."""
+        self.asked: dict[str, Asked] = {}
+        """What waiting units ask for, by their keys; kept by `cycle` and the snapshot."""
         self._masks: dict[Constraint, Mask] = {}
         self._points: dict[tuple[Preference, ...], Ints] = {}
         self._domains_of: dict[str, Ints] = {}

@@ -7,7 +7,9 @@ byte for byte. Work is counted in node-visits and bounded by the policy.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gc
 import heapq
 from collections import ChainMap, Counter
 from collections.abc import Iterator, Sequence
@@ -15,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from windlass.core import (
     alike,
     amounts,
+    asked,
     departures,
     elastic,
     models,
@@ -30,6 +33,7 @@ from windlass.core import (
     verdicts,
     wanted,
 )
+from windlass.core.asked import Asked
 from windlass.core.facts import (
     Decision,
     Eviction,
@@ -50,10 +54,25 @@ from windlass.core.state import Snapshot
 from windlass.kinds.reasons import Reason
 
 
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A decision makes no reference cycles, so there is nothing in it for the collector to find,
+    and looking through everything else once costs as much as a decision."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@_undisturbed()
 def decide(snapshot: Snapshot, now: float, policy: Policy = Policy()) -> Decision:  # noqa: B008
     return run(snapshot, now, policy).decision()
 
 
+@_undisturbed()
 def run(snapshot: Snapshot, now: float, policy: Policy) -> Cycle:
     """The whole policy. `core.explain` looks into the cycle afterwards."""
     cycle = Cycle(snapshot, now, policy)
@@ -279,7 +298,7 @@ class Cycle:
         refusal = self._refusal(unit)
         if refusal is not None:
             return refusal
-        if promise is None and (unit.queue, self.resource_class(unit)) in self._blocked:
+        if promise is None and (unit.queue, self.asked(unit).resource_class) in self._blocked:
             return verdicts.behind(unit)
         barred = self.over_space(unit)
         if barred is not None:
@@ -323,7 +342,7 @@ class Cycle:
         broken = self.tree.broken.get(unit.queue)
         if broken:
             return Verdict(unit.key, Reason.NO_SUCH_QUEUE, broken, queue=unit.queue)
-        if not place.least_of(unit):
+        if not self.asked(unit).wishes:
             return verdicts.no_members(unit)
         if unit.not_before > self.now:
             self.wake.append(unit.not_before)
@@ -393,8 +412,8 @@ class Cycle:
 
     def _wait(self, unit: Unit, verdict: Verdict) -> Verdict:
         if self.tree.queues[unit.queue].strict:
-            self._blocked.add((unit.queue, self.resource_class(unit)))
-            alike.block(self, unit.queue, self.resource_class(unit))
+            self._blocked.add((unit.queue, self.asked(unit).resource_class))
+            alike.block(self, unit.queue, self.asked(unit).resource_class)
         return verdict
 
     # --- what the steps share
@@ -402,18 +421,28 @@ class Cycle:
     def queue_of(self, unit: Unit) -> Queue:
         return self.tree.queues[unit.queue]
 
+    def asked(self, unit: Unit) -> Asked:
+        """What the unit asks for; kept with the line as long as it waits there."""
+        kept = self.scene.cluster.asked
+        known = kept.get(unit.key)
+        if known is None or known.unit is not unit:
+            known = asked.tell(self.scene.cluster, unit)
+            if self.snapshot.waiting.get(unit.key) is unit:
+                kept[unit.key] = known
+        return known
+
     def need(self, unit: Unit) -> Sums:
         """What the unit's least counts for in quotas."""
         found = self._needs.get(unit.key)
         if found is None:
-            found = amounts.of_wishes(self.scene.cluster, place.least_of(unit))
-            self._needs[unit.key] = found
+            found = self._needs[unit.key] = self.asked(unit).need
         return found
 
     def over_space(self, unit: Unit) -> Shortage | None:
         """The quota of its namespace that its least would exceed."""
-        members = sum(wish.count for wish in place.least_of(unit))
-        return self.spaces.shortage(unit.namespace, self.need(unit), members)
+        if unit.namespace not in self.spaces.used:
+            return None
+        return self.spaces.shortage(unit.namespace, self.need(unit), self.asked(unit).members)
 
     def most_when_empty(self, shape: Shape) -> int:
         """Members of the shape that all nodes would hold together if they were empty."""
@@ -434,10 +463,6 @@ class Cycle:
             found = self._in_one[shape.id, level] = int(held.max(initial=0))
         return found
 
-    def resource_class(self, unit: Unit) -> str:
-        shapes = (self.scene.cluster.shape_of(role) for role in unit.roles)
-        return "+".join(sorted({shape.resource_class for shape in shapes}))
-
     def expected_end(self, unit: Unit) -> float | None:
         seconds = unit.expected
         if seconds is None and self.policy.unknown_runtime == "learned":
@@ -445,9 +470,9 @@ class Cycle:
         return None if seconds is None else self.now + seconds
 
     def ask(self, unit: Unit) -> Ask:
-        wishes, end = place.least_of(unit), self.expected_end(unit)
-        members = sum([wish.count for wish in wishes])
-        return Ask(unit, wishes, self.need(unit), members, end, reserve.crossed(self, unit, end))
+        told, end = self.asked(unit), self.expected_end(unit)
+        beside = reserve.crossed(self, unit, end)
+        return Ask(unit, told.wishes, self.need(unit), told.members, end, beside)
 
     def kind(self, ask: Ask, model: str = "") -> object:
         """Everything that the answer to "does it fit" depends on, but the number of members."""

@@ -9,6 +9,7 @@ the decision step by step: their cost grows with what was decided since they wer
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,9 @@ class Departures:
     """What one decision knows about those who go."""
 
     def __init__(self, cycle: Cycle) -> None:
-        self._cycle = cycle
+        self._cycle: Cycle = weakref.proxy(cycle)
+        """Without keeping it alive: a decision's clusters go as soon as it is made, not when
+        garbage is looked for."""
         self._told: dict[str, Piece] = {}
         self._evicted = -1
         """Evictions that are among the told already; -1: not even those of earlier decisions."""

@@ -25,6 +25,7 @@ from windlass.core.queues import Sums
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
+Objects = npt.NDArray[np.object_]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -99,8 +100,9 @@ def join(flats: Sequence[Flat], sizes: Sequence[int]) -> Flat:
 class Columns:
     """The pieces of one queue, sorted by key, the least of a unit before its surplus."""
 
-    pieces: list[Piece]
-    keys: list[str]
+    pieces: Objects
+    """An array, so that choosing some of them costs little."""
+    keys: Objects
     """Of the units."""
     first: Ints
     """Unit -> the row of its least; its surplus follows."""
@@ -248,14 +250,14 @@ def _piece(
 
 
 def _columns(units: Mapping[str, tuple[Piece, ...]], resources: int) -> Columns:
-    keys = sorted(units)
+    keys = _objects(sorted(units))
     pieces = list(chain.from_iterable(units[key] for key in keys))
     running = [piece.running for piece in pieces]
     started = np.array([each.started for each in running], np.float64)
     saved = [each.started if each.checkpoint_at is None else each.checkpoint_at for each in running]
     surplus_rows = np.array([piece.surplus for piece in pieces], np.bool_)
     return Columns(
-        pieces,
+        _objects(pieces),
         keys,
         np.flatnonzero(~surplus_rows),
         _least(surplus_rows),
@@ -271,6 +273,12 @@ def _columns(units: Mapping[str, tuple[Piece, ...]], resources: int) -> Columns:
     )
 
 
+def _objects(values: Sequence[object]) -> Objects:
+    found = np.empty(len(values), np.object_)
+    found[:] = values
+    return found
+
+
 def _least(surplus_rows: Mask) -> Ints:
     rows = np.where(surplus_rows, 0, np.arange(len(surplus_rows)))
     return np.maximum.accumulate(rows) if len(rows) else rows
@@ -282,7 +290,7 @@ def _patched(old: Columns, changed: Set[str], new: Columns) -> Columns:
     for key in changed:
         stays[old.rows(key)] = False
     kept = np.flatnonzero(stays)
-    kept_keys = [key for key in old.keys if key not in changed]
+    kept_keys = old.keys[stays[old.first]]
     kept_first = np.flatnonzero(~old.surplus[kept])
     units_before = [bisect.bisect_left(kept_keys, key) for key in new.keys]
     starts = np.append(kept_first, len(kept))[units_before]
@@ -297,7 +305,6 @@ def _patched(old: Columns, changed: Set[str], new: Columns) -> Columns:
         values = np.concatenate([getattr(old, name)[kept], getattr(new, name)])[order]
         return np.asarray(values)
 
-    pieces = [old.pieces[i] for i in kept.tolist()] + new.pieces
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
     flat = join([old.flat.only(kept), new.flat], [len(kept), len(new.pieces)])
@@ -307,8 +314,8 @@ def _patched(old: Columns, changed: Set[str], new: Columns) -> Columns:
         for resource, amounts_held in old.held.items()
     }
     return Columns(
-        [pieces[i] for i in order.tolist()],
-        sorted([*kept_keys, *new.keys]),
+        merged("pieces"),
+        np.insert(kept_keys, units_before, new.keys),
         np.flatnonzero(~surplus_rows),
         _least(surplus_rows),
         merged("priority"),

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from windlass.core import models, place, preempt, reserve, verdicts
+from windlass.core import models, preempt, reserve, verdicts
+from windlass.core.asked import Asked
 from windlass.core.cluster import Cluster
-from windlass.core.facts import Unit, Verdict
-from windlass.core.place import Failure, Wish, Work
+from windlass.core.facts import Verdict
+from windlass.core.place import Failure, Work
 from windlass.core.shapes import Shape
 
 if TYPE_CHECKING:
@@ -49,54 +50,55 @@ class Room:
         return most
 
 
-def refusal(cycle: Cycle, unit: Unit) -> Verdict | None:
-    """What the unit is told if it surely waits, as long as nobody else is told to go."""
-    tree = cycle.tree
+def refusal(cycle: Cycle, told: Asked) -> Verdict | None:
+    """What a unit is told if it surely waits, as long as nobody else is told to go."""
+    tree, unit = cycle.tree, told.unit
     queue = tree.queues.get(unit.queue)
     if queue is None or queue.strict or queue.order == "attained" or unit.queue in tree.broken:
         return None
-    failure = _too_little_room(cycle, unit)
+    failure = _too_little_room(cycle, told)
     if failure is None or reserve.may_promise(cycle, unit):
         return None
     if models.permitted(cycle.scene.cluster, tree, unit) is not unit:
         return None
-    need = cycle.need(unit)
     if cycle.over_space(unit) is not None:
         return None
-    if tree.shortage(unit.queue, need, firm=not unit.preemptible) is not None:
+    if tree.shortage(unit.queue, told.need, firm=not unit.preemptible) is not None:
         return None  # a quota is in the way: that is what it should be told
-    if not preempt.in_vain(cycle, unit, need, failure):
+    if not preempt.in_vain(cycle, unit, told.need, failure):
         return None
     return preempt.with_remark(cycle, verdicts.no_room(cycle, unit, failure))
 
 
-def _too_little_room(cycle: Cycle, unit: Unit) -> Failure | None:
+def _too_little_room(cycle: Cycle, told: Asked) -> Failure | None:
     """What is missing even if nothing had been promised to anybody."""
-    wishes = place.least_of(unit)
-    if not wishes or any(cycle.scene.crowd.concerns(unit, wish.role) for wish in wishes):
+    wishes, crowd = told.wishes, cycle.scene.crowd
+    if not wishes or told.terms:
+        return None
+    if crowd.repels and any(crowd.concerns(told.unit, wish.role) for wish in wishes):
         return None
     if len(wishes) > 1:
-        return _short_of_one(cycle, wishes)
-    (wish,) = wishes
-    shape = cycle.scene.cluster.shape_of(wish.role)
-    if not shape.is_counted_exactly:
+        return _short_of_one(cycle, told)
+    if not told.exact:
         return None
+    (wish,), (shape,) = wishes, told.shapes
     room = cycle.room.in_all(shape, wish.count)
     if room < wish.count:
         return Failure(wish.role, wish.count, room)
-    topology = unit.topology
-    if topology is None or not topology.required:
+    if not told.level:
         return None
-    room = cycle.room.in_one(shape, topology.level, wish.count)
+    room = cycle.room.in_one(shape, told.level, wish.count)
     return Failure(wish.role, wish.count, room, topology=True) if room < wish.count else None
 
 
-def _short_of_one(cycle: Cycle, wishes: list[Wish]) -> Failure | None:
+def _short_of_one(cycle: Cycle, told: Asked) -> Failure | None:
     """Of several roles, the one that is shortest of room."""
-    shape_of, room = cycle.scene.cluster.shape_of, cycle.room
-    rooms = [(room.in_all(shape_of(wish.role), wish.count), wish) for wish in wishes]
-    short = [(n / wish.count, wish.role.name, n, wish) for n, wish in rooms if n < wish.count]
+    short = []
+    for wish, shape in zip(told.wishes, told.shapes, strict=True):
+        room = cycle.room.in_all(shape, wish.count)
+        if room < wish.count:
+            short.append((room / wish.count, wish.role.name, room, wish))
     if not short:
         return None
-    _, _, n, wish = min(short)
-    return Failure(wish.role, wish.count, n)
+    _, _, room, wish = min(short)
+    return Failure(wish.role, wish.count, room)

@@ -54,6 +54,8 @@ class Shapes:
         self._kinds: dict[object, int] = {}
         self.examples: list[Unit] = []
         """Of each kind, the first unit that was seen."""
+        self.classes: list[str] = []
+        """Of each kind, what it competes for."""
         self._kind_by_unit: dict[int, tuple[Unit, int]] = {}
 
     def of(self, role: Role, resources: Mapping[str, int], model: str = "") -> Shape:
@@ -85,6 +87,11 @@ class Shapes:
         self._by_role[id(role), model] = (role, shape)
         return shape
 
+    def class_of(self, unit: Unit, resources: Mapping[str, int]) -> str:
+        """What a unit competes for, by all of its roles."""
+        classes = {self.of(role, resources).resource_class for role in unit.roles}
+        return "+".join(sorted(classes))
+
     def kind_of(self, unit: Unit, resources: Mapping[str, int]) -> int:
         """A number that units share which ask for the same in the same queue with the same rights:
         they differ in nothing but their place in line and how long they run. `OWN`: it is held
@@ -105,6 +112,7 @@ class Shapes:
         kind = self._kinds.setdefault(key, len(self._kinds)) if key[0] else OWN
         if kind == len(self.examples):
             self.examples.append(unit)
+            self.classes.append(self.class_of(unit, resources))
         self._kind_by_unit[id(unit)] = (unit, kind)
         return kind
 

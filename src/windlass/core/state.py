@@ -284,6 +284,7 @@ class Snapshot:
             line = self._lines[unit.queue]
             del line[bisect.bisect_left(line, self._ranked(unit)[0], key=lambda e: e[0])]
             self._count_kind(unit, line, -1)
+            self.cluster.asked.pop(key, None)
 
     def _learn_demand(self, unit: Unit) -> None:
         for role in unit.roles:

@@ -117,11 +117,15 @@ def no_room(cycle: Cycle, unit: Unit, failure: Failure) -> Verdict:
         return _no_room(cycle, unit, failure)
     # Thousands miss the same: the sentence is made once.
     (asked,), shape_of = unit.roles, cycle.scene.cluster.shape_of
-    original = cycle.snapshot.waiting.get(unit.key, unit).roles[0]
+    shape = missing = original = shape_of(asked).id
+    waits = cycle.snapshot.waiting.get(unit.key, unit)
+    if waits is not unit:
+        original = shape_of(waits.roles[0]).id
+    if failure.role is not asked:
+        missing = shape_of(failure.role).id
     key = (
-        shape_of(asked).id, shape_of(original).id, shape_of(failure.role).id, asked.least,
-        unit.gang, unit.topology, failure.wanted, failure.room, failure.topology,
-        failure.resolved, failure.reserved_until,
+        shape, original, missing, asked.least, unit.gang, unit.topology, failure.wanted,
+        failure.room, failure.topology, failure.resolved, failure.reserved_until,
     )  # fmt: skip
     known = cycle.sentences.get(key)
     if known is None:

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from windlass.core import order, place, predict, roster
+from windlass.core.choosing import SHARED, UNLOCKED
 from windlass.core.cluster import Cluster, rows_in
-from windlass.core.facts import Role, Unit
+from windlass.core.facts import DeviceRequest, Role, Unit
 from windlass.core.queues import Sums, Tree
 from windlass.core.roster import Columns, Flat, Piece
 from windlass.core.shadows import Held
@@ -75,24 +76,46 @@ class Pool:
         return len(self.pieces)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over some nodes: a bound on what fits there that costs no array."""
+    """Sums over some nodes: a bound on what fits there that costs next to nothing to ask for."""
 
-    free: list[int]
-    devices: int
+    def __init__(self, cluster: Cluster) -> None:
+        bank = cluster.bank
+        self._free: list[int] = np.maximum(cluster.free, 0).sum(axis=1).tolist()
+        self._unlocked = bank.unlocked
+        self._whole: dict[int, int] = {}
+        """Devices of one member -> members that they would do for, node by node."""
+        shared = (bank.mode == UNLOCKED) | (bank.mode == SHARED)
+        shared &= (bank.compute > 0) | (bank.memory > 0)
+        self._compute, self._memory = bank.compute[shared], bank.memory[shared]
+        """Of devices that shares can be had of."""
 
     def most(self, shape: Shape) -> int:
         fit = 1 << 40
         for column, need in shape.needs:
-            fit = min(fit, self.free[column] // need)
-        whole = sum([request.count for request in shape.requests if request.form == "whole"])
-        return min(fit, self.devices // whole) if whole else fit
+            fit = min(fit, self._free[column] // need)
+        for request in shape.requests:
+            if not fit:
+                break
+            if request.form == "whole":
+                fit = min(fit, self._most_whole(request.count))
+            elif request.form == "share":
+                fit = min(fit, self._most_shares(request))
+        return fit
 
+    def _most_whole(self, count: int) -> int:
+        found = self._whole.get(count)
+        if found is None:
+            found = self._whole[count] = int((self._unlocked // count).sum())
+        return found
 
-def _totals(cluster: Cluster) -> Totals:
-    free = np.maximum(cluster.free, 0).sum(axis=1)
-    return Totals(free.tolist(), int(cluster.bank.unlocked.sum()))
+    def _most_shares(self, request: DeviceRequest) -> int:
+        fit = np.full(len(self._compute), 1 << 40, np.int64)
+        if request.compute:
+            fit = self._compute // request.compute
+        if request.memory:
+            fit = np.minimum(fit, self._memory // request.memory)
+        return int(fit.sum())
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -103,8 +126,9 @@ class Standing:
     count: int
     held: Sums
     """Of what is guaranteed to anybody."""
-    flat: Flat
-    """What they hold."""
+    own: Columns
+    rows: Ints
+    """Which pieces of their queue they are."""
     _hope: Hope | None = None
 
     def __bool__(self) -> bool:
@@ -113,8 +137,9 @@ class Standing:
     def hope(self, cluster: Cluster, promised: Flat) -> Hope:
         """Where they are, without them."""
         if self._hope is None:
-            where = np.unique(self.flat.members[0])
-            self._hope = Hope(cluster, where, [self.flat, promised])
+            flat = self.own.flat.only(self.rows)
+            where = np.unique(flat.members[0])
+            self._hope = Hope(cluster, where, [flat, promised])
         return self._hope
 
 
@@ -127,7 +152,7 @@ class Hope:
         for flat in flats:
             self._part.shift(*rows_in(where, width, flat.members, flat.devices), +1)
         self.where = where
-        self._sums = _totals(self._part)
+        self._sums = Totals(self._part)
 
     def bound(self, shape: Shape) -> int:
         """No more than so many, by sums."""
@@ -161,9 +186,9 @@ def standing(cycle: Cycle, unit: Unit) -> Standing:
             may_go[own.rows(key)] = False
     rows = np.flatnonzero(may_go)
     if not len(rows):
-        return Standing(0, {}, own.flat)
+        return Standing(0, {}, own, rows)
     held = {r: int(own.held_of(r)[rows].sum()) for r in cycle.tree.guaranteed}
-    return Standing(len(rows), held, own.flat.only(rows))
+    return Standing(len(rows), held, own, rows)
 
 
 def columns_of(cycle: Cycle, queue: str) -> Columns:
@@ -422,7 +447,7 @@ def _joined(found: Sequence[tuple[Columns, Mask, Ints, bool]], now: float, resou
         number = np.full(len(columns.pieces), -1, np.int64)
         number[chosen] = len(pieces) + np.arange(len(chosen))
         least.append(number[columns.least[chosen]])
-        pieces += [columns.pieces[row] for row in chosen]
+        pieces += columns.pieces[chosen].tolist()
         flats.append(columns.flat.only(chosen))
 
     def column(name: str) -> npt.NDArray[np.float64]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import math
+import weakref
 
 import pytest
 
@@ -28,6 +30,7 @@ from windlass.core.facts import (
     Unit,
 )
 from windlass.kinds.reasons import Reason
+from windlass.sim import synthetic
 
 NOW = 1000.0
 
@@ -338,3 +341,24 @@ def test_priority_comes_before_turns_and_lifo_within_them() -> None:
     queue = Queue("q", order="lifo", user_fair=True)
     placed = started(decided(Facts((node("n"),), (queue,), waiting=(*plain, *urgent))))
     assert placed == ["ann1", "ann0", "bob2", "bob1"]
+
+
+def test_a_decision_leaves_nothing_for_the_collector_and_leaves_it_as_it_was() -> None:
+    """Its clusters are large: they go once it is made, not when garbage is looked for."""
+    facts = synthetic.busy_facts(4, 60, queue_count=3)
+    snapshot = state.build(facts)
+    for event in cycle.decide(snapshot, 1.0).placements:
+        unit = snapshot.waiting[event.unit]
+        state.apply(snapshot, [state.Holds(Running(unit, event.seats, 1.0))])
+    gc.disable()
+    try:
+        made = cycle.run(snapshot, 2.0, Policy())
+        assert made.decision().verdicts
+        assert not gc.isenabled()
+        gone = weakref.ref(made)
+        del made
+        assert gone() is None
+    finally:
+        gc.enable()
+    cycle.decide(snapshot, 3.0)
+    assert gc.isenabled()

@@ -1,0 +1,56 @@
+"""What a waiting unit asks for, told once: in members, shapes and quota.
+
+The same units stand in line decision after decision. What follows from a unit and the devices of
+the cluster alone is found when it is first looked at and kept as long as both are there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from windlass.core import amounts, place
+from windlass.core.cluster import Cluster
+from windlass.core.facts import Unit
+from windlass.core.place import Wish
+from windlass.core.queues import Sums
+from windlass.core.shapes import Shape
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    unit: Unit
+    kind: int
+    """As `Shapes.kind_of` numbers them."""
+    wishes: list[Wish]
+    """Its least."""
+    shapes: tuple[Shape, ...]
+    """One per wish."""
+    need: Sums
+    """What its least counts for in quotas."""
+    members: int
+    level: str
+    """All of them in one domain of this level; empty: anywhere."""
+    exact: bool
+    """Whether "how many fit" is the true number for each of its shapes."""
+    resource_class: str
+    """What it competes for."""
+    terms: bool
+    """Whether its members must be placed one by one, looking at who is where."""
+
+
+def tell(cluster: Cluster, unit: Unit) -> Asked:
+    wishes = place.least_of(unit)
+    shapes = tuple(cluster.shape_of(wish.role) for wish in wishes)
+    topology = unit.topology
+    return Asked(
+        unit,
+        cluster.shapes.kind_of(unit, cluster.resources),
+        wishes,
+        shapes,
+        amounts.of_wishes(cluster, wishes),
+        sum(wish.count for wish in wishes),
+        topology.level if topology is not None and topology.required else "",
+        all(shape.is_counted_exactly for shape in shapes),
+        cluster.shapes.class_of(unit, cluster.resources),
+        any(wish.role.affinities or wish.role.spreads for wish in wishes),
+    )
