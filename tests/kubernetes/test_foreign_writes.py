@@ -91,7 +91,7 @@ def test_a_plain_run_costs_at_most_four_writes_of_its_object_and_one_create_per_
     assert cost["create pods"] == 3, cost
 
 
-def test_a_pod_of_a_gang_costs_one_binding_and_no_event(world: World) -> None:
+def test_a_pod_of_a_gang_costs_one_binding_and_all_of_them_one_event(world: World) -> None:
     world.submit(*gang("cheap", 4, made=3, requests={"cpu": "1"}))
     world.why("cheap-0", "WaitingForMembers")
     world.why("cheap-1", "WaitingForMembers")
@@ -100,7 +100,14 @@ def test_a_pod_of_a_gang_costs_one_binding_and_no_event(world: World) -> None:
     world.submit(gang("cheap", 4, requests={"cpu": "1"})[3])
     for number in range(4):
         world.is_bound(f"cheap-{number}")
+    words = "placed 4 pods of namespace default on n1"
+    told = "/api/v1/namespaces/default/events"
+    rest.eventually(
+        "one event tells of all",
+        lambda: words in [each["message"] for each in world.rest.get(told).json["items"]],
+        PATIENCE,
+    )
     cost = writes(world) - before
     assert cost["create pods/binding"] == 4, cost
-    assert cost["create events"] == 0, cost
+    assert cost["create events"] == 1, cost
     assert cost["patch pods/status"] == 0, cost

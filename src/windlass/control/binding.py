@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from windlass.control import events, members, podbook, podunits, snapshots
+from windlass.control import events, members, podbook, podunits, snapshots, summaries
 from windlass.control.runs import all_of
 from windlass.core import facts
 from windlass.kinds import clusterkinds, kubernetes, meta, times
@@ -41,6 +41,7 @@ class Binder:
         now: Callable[[], datetime.datetime],
     ) -> None:
         self._store, self._book, self._now = store, book, now
+        self.placed = summaries.Summaries(store)
         self._refused: dict[str, float] = {}
         """Uid of a pod -> the time before which its eviction is not asked for again."""
 
@@ -83,6 +84,7 @@ class Binder:
             log.info("pod %s/%s was not bound: %s", pod.namespace, pod.name, error.message)
             return
         self._book.bound(pod.uid, seat.node, devices)
+        self.placed.note(pod, seat.node)
 
     async def _select_node(self, pod: kubernetes.Pod, claim: str, node: str) -> None:
         patch = {"metadata": {"annotations": {clusterkinds.SELECTED_NODE: node}}}

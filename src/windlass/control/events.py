@@ -16,11 +16,26 @@ log = logging.getLogger(__name__)
 NORMAL, WARNING = "Normal", "Warning"
 
 
+def reference(about: meta.Object) -> kubernetes.ObjectReference:
+    resource = about.resource
+    return kubernetes.ObjectReference(
+        resource.api_version, resource.kind, about.namespace, about.name, about.uid
+    )
+
+
 async def tell(
     store: client.Store, about: meta.Object, kind: str, reason: str, message: str, component: str
 ) -> None:
     """Writes one event. The same words about the same object are written once: the name of the
     event is made from them, so telling again after a crash changes nothing."""
+    await tell_of(store, reference(about), kind, reason, message, component)
+
+
+async def tell_of(
+    store: client.Store, about: kubernetes.ObjectReference,
+    kind: str, reason: str, message: str, component: str,
+) -> None:  # fmt: skip
+    """As `tell`, about an object of any kind."""
     words = f"{about.uid}/{kind}/{reason}/{message}/{component}".encode()
     now = times.seconds(times.now())
     event = kubernetes.Event(
@@ -28,13 +43,7 @@ async def tell(
             name=f"{about.name[:200]}.{hashlib.sha256(words).hexdigest()[:16]}",
             namespace=about.namespace or "default",
         ),
-        involved_object=kubernetes.ObjectReference(
-            api_version=about.resource.api_version,
-            kind=about.resource.kind,
-            namespace=about.namespace,
-            name=about.name,
-            uid=about.uid,
-        ),
+        involved_object=about,
         type=kind,
         reason=reason,
         message=message,

@@ -105,6 +105,8 @@ class Scheduler:
         self._picture = picture.Picture(levels)
         self._sizes = gangsizes.Sizes(store)
         self._binder = binding.Binder(store, self._picture.book, now)
+        self.tell_placed = self._binder.placed.run
+        """The loop that tells people which of their pods were placed."""
         self._changed = asyncio.Event()
         self.decided = asyncio.Event()
         """Set after each decision; whoever waits for it clears it."""

@@ -85,7 +85,11 @@ class Scheduler(Set):
         return
 
     def loops(self) -> Loops:
-        return {scheduler.NAME: self._scheduler.run, queuestatus.NAME: self._statuses.run}
+        return {
+            scheduler.NAME: self._scheduler.run,
+            queuestatus.NAME: self._statuses.run,
+            "summaries": self._scheduler.tell_placed,
+        }
 
 
 class Controllers(Set):
