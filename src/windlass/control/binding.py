@@ -187,11 +187,11 @@ class Binder:
 
     # --- words
 
-    def unsaid(self, verdict: facts.Verdict, *, is_head: bool) -> list[tuple[bool, str]]:
+    def unsaid(self, unit: str, verdict: facts.Verdict, *, is_head: bool) -> list[tuple[bool, str]]:
         """The unit's pods that have not been told why they wait, and whether the reason is new.
         Numbers that only change are told to the heads of queues."""
         found = []
-        for uid in self._book.seats_of(verdict.unit).values():
+        for uid in self._book.seats_of(unit).values():
             pod = self._book.pods.get(uid)
             if pod is None or pod.spec.node_name:
                 continue

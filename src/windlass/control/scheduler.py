@@ -18,7 +18,7 @@ import datetime
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from windlass.control import (
@@ -55,6 +55,10 @@ WORDS_PER_SECOND = 20
 INLINE_NODES, INLINE_UNITS = 500, 2000
 """Above either, a decision is made in a thread, so that whoever shares the loop (the API, when
 embedded) goes on meanwhile."""
+MOST_WORDS = 100
+"""So many at most are kept to be told after a decision."""
+AT_ONCE = 64
+"""Writes under way at the same time."""
 REST = 300.0
 """Seconds that a Run which must start again to grow runs at least before it does."""
 _PAUSE_AFTER_FAILURE = 1.0
@@ -69,9 +73,16 @@ class Words:
     place: QueuePlace | None
 
 
+Unsaid = tuple[bool, str, str]
+"""Whether the reason is new; whom it is told, and the unit that it is about."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
     decision: facts.Decision
+    """Without verdicts: thousands may wait, and few of them are told anything at a time."""
+    waits: dict[str, facts.Verdict]
+    """Why units wait, in the order of their turns; shared by those that are told the same."""
     places: dict[str, QueuePlace]
     """By unit, of the heads of each queue."""
 
@@ -105,8 +116,6 @@ class Scheduler:
         self._picture = picture.Picture(levels)
         self._sizes = gangsizes.Sizes(store)
         self._binder = binding.Binder(store, self._picture.book, now)
-        self.tell_placed = self._binder.placed.run
-        """The loop that tells people which of their pods were placed."""
         self._changed = asyncio.Event()
         self.decided = asyncio.Event()
         """Set after each decision; whoever waits for it clears it."""
@@ -155,6 +164,10 @@ class Scheduler:
             except errors.ApiError as error:
                 log.warning("scheduler: a write failed and is decided again: %s", error.message)
                 wake_at = self._now().timestamp() + _PAUSE_AFTER_FAILURE
+
+    async def tell_placed(self) -> None:
+        """Tells people which of their pods were placed, until cancelled."""
+        await self._binder.placed.run()
 
     async def cycle(self) -> float | None:
         """One decision, written down; when to come again even if nothing changes."""
@@ -263,30 +276,30 @@ class Scheduler:
                 outcome = self._think(changes, now)
         self.decided.set()
         self._took.observe(value=time.perf_counter() - started)
-        self._waiting.set(to=len(outcome.decision.verdicts))
+        self._waiting.set(to=len(outcome.waits))
         return outcome
 
     def _think(self, changes: picture.Changes, now: float) -> Outcome:
         snapshot = self._picture.bring_up(changes)
         done = core.run(snapshot, now, self._policy)
-        decision = done.decision()
+        decision = done.decision(told=False)
         for rule, problem in invariants.broken(snapshot, decision, now):
             log.error("scheduler: a decision breaks a rule, please report it: %s", problem)
             self._violations.add(rule)
         places = dict(_places(snapshot, done, decision))
         state.apply(snapshot, [state.Promised(decision.reservations)])
-        return Outcome(decision, places)
+        return Outcome(decision, done.waits(), places)
 
     async def _carry_out(self, decision: facts.Decision) -> list[float]:
         """Writes it down, in an order in which it may break off anywhere: who gets what is free,
         then for whom room is freed, then who gives it. When to come again for what has to wait."""
         runs, pods = _by_kind(decision.placements)
-        rested = await all_of(self._place(each) for each in runs)
+        rested = await all_of((self._place(each) for each in runs), AT_ONCE)
         await self._binder.place(pods)
         gainers = await self._nominate(decision)
         evictions = [each for each in decision.evictions if each.gainer in gainers]
         runs_to_go, pods_to_go = _by_kind(evictions)
-        await all_of(self._evict(each) for each in runs_to_go)
+        await all_of((self._evict(each) for each in runs_to_go), AT_ONCE)
         for eviction in pods_to_go:
             await self._binder.evict(eviction)
         for owner in self._picture.drained():
@@ -364,20 +377,40 @@ class Scheduler:
     # --- 4
 
     def _words(self, outcome: Outcome) -> list[tuple[str, Words]]:
-        """What is not yet told, the most urgent last: a new reason before other numbers."""
-        unsaid = []
-        for verdict in outcome.decision.verdicts:
-            owner = self._picture.run(verdict.unit)
-            place = outcome.places.get(verdict.unit)
-            words = Words(verdict.reason, verdict.message, place)
-            if owner is not None and _differences(owner, words):
-                urgency = (owner.status.reason != words.reason, place is not None)
-                unsaid.append((urgency, verdict.unit, words))
-            elif podunits.is_pods(verdict.unit):
-                for new, pod in self._binder.unsaid(verdict, is_head=place is not None):
-                    unsaid.append(((new, place is not None), pod, words))
-        unsaid.sort(key=lambda each: each[0])
-        return [(uid, words) for _, uid, words in unsaid]
+        """What is not yet told, the most urgent last: a new reason before other numbers, heads of
+        queues before others. No more than can be told before long: a later decision says it
+        better."""
+        waits, places = outcome.waits, outcome.places
+        found = list(self._unsaid_of({key: waits[key] for key in places if key in waits}, places))
+        numbers: list[Unsaid] = []
+        for each in self._unsaid_of(waits, {}):
+            if len(found) >= MOST_WORDS:
+                break
+            if each[2] in places:
+                continue
+            if each[0]:
+                found.append(each)
+            elif len(numbers) < MOST_WORDS:
+                numbers.append(each)
+        unsaid = sorted([*found, *numbers], key=lambda each: (each[0], each[2] in places))
+        return [
+            (uid, Words(waits[unit].reason, waits[unit].message, places.get(unit)))
+            for _, uid, unit in unsaid
+        ]
+
+    def _unsaid_of(
+        self, waits: Mapping[str, facts.Verdict], places: Mapping[str, QueuePlace]
+    ) -> Iterator[Unsaid]:
+        for key, verdict in waits.items():
+            owner, place = self._picture.run(key), places.get(key)
+            if owner is not None:
+                status, reason = owner.status, verdict.reason
+                new = status.reason != reason
+                if new or status.message != verdict.message or status.queue != place:
+                    yield new, key, key
+            elif podunits.is_pods(key):
+                for new, pod in self._binder.unsaid(key, verdict, is_head=place is not None):
+                    yield new, pod, key
 
     async def _tell(self) -> float | None:
         """As much as may be told now; when to come for the rest."""

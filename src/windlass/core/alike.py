@@ -9,11 +9,10 @@ over from one decision to the next.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from windlass.core import order, reserve, screening, verdicts
+from windlass.core import order, preempt, reserve, screening, shadows, verdicts
 from windlass.core.facts import Unit, Verdict
 from windlass.core.shapes import OWN
 from windlass.kinds.reasons import Reason
@@ -34,14 +33,17 @@ class Memory:
     """Kinds of which nobody starts any more in this decision, whatever was promised to others."""
     refused: dict[int, Verdict] = dataclasses.field(default_factory=dict)
     """Kinds of which nobody starts as long as nobody else is told to go."""
+    short: dict[object, Verdict] = dataclasses.field(default_factory=dict)
+    """(kind, the promises it must not delay) that a quota keeps waiting, as long as nobody else is
+    told to go: in one decision quotas only fill up."""
     now: dict[object, Verdict] = dataclasses.field(default_factory=dict)
     """(kind, the promises it must not delay, ...) -> what it was told since the last move."""
     moved: int = 0
     """When `now` was begun."""
     promised: set[str] = dataclasses.field(default_factory=set)
     """Units that have a promise."""
-    rest: list[Iterator[Unit]] = dataclasses.field(default_factory=list)
-    """Lines of which everybody else is hopeless: told on demand."""
+    rest: list[tuple[Iterator[Unit], dict[int, Verdict]]] = dataclasses.field(default_factory=list)
+    """Lines of which everybody else surely waits, and why, by kind: told on demand."""
     searched: dict[str, int] = dataclasses.field(default_factory=dict)
     """Queue -> units for which no start could be promised."""
 
@@ -56,6 +58,10 @@ def pass_over(cycle: Cycle, unit: Unit) -> bool:
     told = cycle.asked(unit)
     kind = told.kind
     verdict = memory.hopeless.get(kind)
+    if verdict is None and memory.short and kind != OWN:
+        verdict = memory.short.get((kind, _beside(cycle, unit)))
+        if verdict is not None:
+            preempt.treat_alike(cycle, verdict.unit, unit)
     if verdict is None:
         verdict = memory.refused.get(kind)
         if verdict is None:
@@ -99,6 +105,14 @@ def remember(cycle: Cycle, unit: Unit, verdict: Verdict) -> None:
     memory.now[_standing(cycle, unit, kind)] = verdict
 
 
+def over_quota(cycle: Cycle, unit: Unit, verdict: Verdict) -> None:
+    """A quota keeps the unit waiting, and nobody can be stopped for it."""
+    queue = cycle.queue_of(unit)
+    kind = cycle.scene.cluster.shapes.kind_of(unit, cycle.scene.cluster.resources)
+    if kind != OWN and not queue.strict and queue.order != "attained":
+        cycle.memory.short[kind, _beside(cycle, unit)] = verdict
+
+
 def block(cycle: Cycle, queue: str, resource_class: str) -> None:
     """The head of a strict queue waits: so do all behind it that want the same resources."""
     memory, shapes = cycle.memory, cycle.scene.cluster.shapes
@@ -119,27 +133,38 @@ def joins(cycle: Cycle, unit: Unit, now: float) -> bool:
     return cluster.shapes.kind_of(unit, cluster.resources) in cycle.memory.hopeless
 
 
-def is_over(cycle: Cycle, queue: str) -> bool:
-    """Whether all who wait in a queue are hopeless: nobody else of it need be considered. As long
-    as a promise of an earlier decision has not had its turn, it may go and leave room."""
-    hopeless = cycle.memory.hopeless
-    kinds = cycle.snapshot.kinds(queue)
-    return (
-        len(kinds) <= len(hopeless)
-        and all(kind in hopeless for kind in kinds)
-        and all(held.fresh for held in cycle.reservations)
-    )
+def is_over(cycle: Cycle, queue: str, line: Iterator[Unit]) -> bool:
+    """Whether all who wait in a queue surely wait: nobody else of its line need be considered. As
+    long as a promise of an earlier decision has not had its turn, it may go and leave room."""
+    memory, kinds = cycle.memory, cycle.snapshot.kinds(queue)
+    if len(kinds) > len(memory.hopeless) + len(memory.short):
+        return False
+    if not all(held.fresh for held in cycle.reservations):
+        return False
+    why: dict[int, Verdict] = {}
+    for kind in kinds:
+        found = memory.hopeless.get(kind)
+        if found is None and not cycle.reservations:
+            found = memory.short.get((kind, ()))
+            if found is not None and found.unit in cycle.desk.entitled:
+                return False  # each of them may look twice
+        if found is None:
+            return False
+        why[kind] = found
+    memory.rest.append((line, why))
+    return True
 
 
 def tell_the_rest(cycle: Cycle) -> None:
     """Verdicts on those who were not considered one by one."""
     lines, cycle.memory.rest = cycle.memory.rest, []
     cluster = cycle.scene.cluster
-    for unit in itertools.chain.from_iterable(lines):
-        cycle.turn.append(unit.key)
-        if unit.key not in cycle.nominations and unit.key not in cycle.placements:
-            kind = cluster.shapes.kind_of(unit, cluster.resources)
-            cycle.verdicts.setdefault(unit.key, cycle.memory.hopeless[kind])
+    for line, why in lines:
+        for unit in line:
+            cycle.turn.append(unit.key)
+            if unit.key not in cycle.nominations and unit.key not in cycle.placements:
+                kind = cluster.shapes.kind_of(unit, cluster.resources)
+                cycle.verdicts.setdefault(unit.key, why[kind])
 
 
 def forget(cycle: Cycle) -> None:
@@ -148,11 +173,13 @@ def forget(cycle: Cycle) -> None:
     cycle.memory.moves += 1
     cycle.memory.hopeless.clear()
     cycle.memory.refused.clear()
+    cycle.memory.short.clear()
 
 
 def somebody_goes(cycle: Cycle) -> None:
     """Others may count on what is left: who was in vain before may have hope."""
     cycle.memory.refused.clear()
+    cycle.memory.short.clear()
 
 
 def _whatever_comes(cycle: Cycle, unit: Unit) -> bool:
@@ -172,5 +199,11 @@ def _standing(cycle: Cycle, unit: Unit, kind: int) -> object:
     index = 0.0
     if cycle.queue_of(unit).order == "attained":
         index = cycle.standing.predictor.index(unit, unit.attained)
-    beside = reserve.crossed(cycle, unit, cycle.expected_end(unit))
-    return kind, beside, index, reserve.may_promise(cycle, unit)
+    return kind, _beside(cycle, unit), index, reserve.may_promise(cycle, unit)
+
+
+def _beside(cycle: Cycle, unit: Unit) -> tuple[shadows.Held, ...]:
+    """The promises that it must not delay; how long it runs counts only if there are any."""
+    if not cycle.reservations:
+        return ()
+    return reserve.crossed(cycle, unit, cycle.expected_end(unit))

@@ -244,13 +244,12 @@ class Cycle:
 
     def _next(self, name: str, line: Iterator[Unit]) -> Unit | None:
         """Who may have something to hope for; those before it are told why they wait."""
-        seen = 0
+        memory, seen = self.memory, 0
         while True:
-            over = len(self.memory.hopeless) > seen and name not in self.tree.held
-            if over and alike.is_over(self, name):
-                self.memory.rest.append(line)
+            known = len(memory.hopeless) + len(memory.short)
+            if known > seen and name not in self.tree.held and alike.is_over(self, name, line):
                 return None
-            seen = len(self.memory.hopeless)
+            seen = known
             unit = next(line, None)
             if unit is None or not alike.pass_over(self, unit):
                 return unit
@@ -315,7 +314,10 @@ class Cycle:
                 return None
             shortage = found
         reserve.keep(self, promise)
-        return self._wait(unit, verdicts.over_quota(unit, shortage))
+        verdict = verdicts.over_quota(unit, shortage)
+        if promise is None:
+            alike.over_quota(self, unit, verdict)
+        return self._wait(unit, verdict)
 
     def _find_room(self, ask: Ask, promise: shadows.Held | None) -> Verdict | None:
         """For a unit that its quotas let start."""
@@ -505,6 +507,12 @@ class Cycle:
         alike.tell_the_rest(self)
         return {key: number for number, key in enumerate(self.turn, start=1)}
 
+    def waits(self) -> dict[str, Verdict]:
+        """Who waits, in the order of their turns, and why; what is told to many names one of them:
+        see `verdict_of`."""
+        alike.tell_the_rest(self)
+        return {key: why for key, why in self.verdicts.items() if key not in self.placements}
+
     def verdict_of(self, key: str) -> Verdict:
         """What a unit that waits is told."""
         alike.tell_the_rest(self)
@@ -539,9 +547,8 @@ class Cycle:
                 yield self.now + predict.next_look(had) - had
 
     def _verdicts(self) -> Iterator[Verdict]:
-        alike.tell_the_rest(self)
-        for key in sorted(self.verdicts.keys() - self.placements.keys()):
-            yield self.verdict_of(key)
+        for key in sorted(self.waits()):
+            yield verdicts.addressed(self.verdicts[key], key)
 
 
 def _as_told_to(failure: Failure, wishes: Sequence[Wish]) -> Failure:
