@@ -64,6 +64,31 @@ def test_shared_memory_has_the_size_that_was_asked_for(client: windlass.Client) 
     assert "16384" in lines[-1].split()
 
 
+BUS = """
+import ctypes, mmap, os
+handle = os.open("/dev/shm/x", os.O_RDWR | os.O_CREAT)
+os.unlink("/dev/shm/x")
+os.ftruncate(handle, 64 << 20)
+room = mmap.mmap(handle, 64 << 20)
+for at in range(0, 64 << 20, 4096):
+    room[at] = 1
+"""
+
+
+def test_too_little_shared_memory_is_told_with_the_size_to_ask_for(
+    engine: Embedded, client: windlass.Client
+) -> None:
+    words: dict[str, Any] = {"shm": "16Mi", "cpus": "100m", "memory": "128Mi", "retries": 0}
+    status = client.run(["python3", "-c", BUS], **words).wait(90).status
+    assert (status.phase, status.reason) == ("Failed", "OutOfSharedMemory"), status.message
+    assert "ask for at least 32Mi" in status.message
+    # No bus error, but whoever writes files is told that there is no room.
+    fill = "dd if=/dev/zero of=/dev/shm/x bs=1M count=64; sleep 3; exit 5"
+    status = client.run(fill, **words).wait(90).status
+    assert (status.reason, status.exit_code) == ("OutOfSharedMemory", 5), status.message
+    assert "16Mi (/dev/shm) was full; ask for at least 32Mi" in status.message
+
+
 def test_its_own_signal_asks_it_to_save_and_the_grace_is_waited_for(
     engine: Embedded, client: windlass.Client, tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ import time
 import urllib.parse
 from pathlib import Path
 
-from windlass.agent import changes, granted, held, progress
+from windlass.agent import changes, endings, granted, held, progress
 from windlass.kinds import hostpods, kubernetes, run, times
 from windlass.store import connect, errors
 from windlass.store.kubernetes.access import KubeconfigError
@@ -125,7 +125,7 @@ class Agent:
         self._leaving: list[kubernetes.Pod] = []
         """Pods that are gone since the last round: their logs may still be there."""
         self._jobs: dict[str, asyncio.Task[None]] = {}
-        """By uid of a pod: who carries its progress."""
+        """By uid of a pod: who looks at what its job writes."""
         self._later: dict[Path, float] = {}
         """Entries that could not be sent, and when to try again."""
 
@@ -167,7 +167,7 @@ class Agent:
         await asyncio.to_thread(self._hold, [*leaving, *pods])
         here = {pod.uid for pod in pods}
         for uid in here - self._jobs.keys():
-            self._jobs[uid] = asyncio.create_task(self._carry_progress(uid, noticing))
+            self._jobs[uid] = asyncio.create_task(self._follow(uid, noticing))
         for uid in self._jobs.keys() - here:
             self._jobs.pop(uid).cancel()
         await self._devices.look(pods)
@@ -233,6 +233,22 @@ class Agent:
         )
         return status
 
+    async def _follow(self, uid: str, noticing: changes.Changes) -> None:
+        await asyncio.gather(self._carry_progress(uid, noticing), self._watch_shared_memory(uid))
+
+    # --- shared memory
+
+    async def _watch_shared_memory(self, uid: str) -> None:
+        """Says on the pod that its /dev/shm was full: its controller reads that when it fails."""
+        folder = self._folder / uid / "volumes" / "kubernetes.io~empty-dir" / "shm"
+        shm = endings.SharedMemory({"size": 0, "path": str(folder), "private": True})
+        while (pod := self._pod(uid)) and pod.status.phase not in _ENDED:
+            shm.look()
+            full = hostpods.SHARED_MEMORY_FULL
+            if shm.was_full and await self._annotate(pod, full, "true"):
+                return
+            await asyncio.sleep(shm.interval or _LOOK)
+
     # --- progress
 
     async def _carry_progress(self, uid: str, noticing: changes.Changes) -> None:
@@ -252,7 +268,11 @@ class Agent:
                 told = progress.read(str(folder / "progress.json"), _user(pod)) or told
                 over = pod.status.phase in _ENDED
                 timely = over or time.monotonic() >= due
-                if told != written and timely and await self._annotate(pod, told):
+                if (
+                    told != written
+                    and timely
+                    and await self._annotate(pod, hostpods.PROGRESS, told)
+                ):
                     written, due = told, time.monotonic() + progress.EVERY
                 if over and told == written:
                     return
@@ -263,14 +283,14 @@ class Agent:
         """As it is now; None when it is gone."""
         return next((pod for pod in self._pods if pod.uid == uid), None)
 
-    async def _annotate(self, pod: kubernetes.Pod, told: str) -> bool:
-        patch = {"metadata": {"uid": pod.uid, "annotations": {hostpods.PROGRESS: told}}}
+    async def _annotate(self, pod: kubernetes.Pod, name: str, told: str) -> bool:
+        patch = {"metadata": {"uid": pod.uid, "annotations": {name: told}}}
         try:
             await self._store.patch(kubernetes.Pod, pod.name, pod.namespace, patch=patch)
         except (errors.NotFound, errors.Conflict):
             return True  # gone, or another one of its name
         except errors.ApiError as problem:
-            log.warning("the progress of pod %s cannot be written: %s", pod.name, problem.message)
+            log.warning("%s of pod %s cannot be written: %s", name, pod.name, problem.message)
             return False
         return True
 

@@ -63,6 +63,11 @@ class SharedMemory:
                 while self._looks[1][0] <= now - _ENDING_SECONDS:
                     del self._looks[0]
 
+    @property
+    def was_full(self) -> bool:
+        """At some look, so full that the next write may fail."""
+        return self.peak >= _FULL
+
     def may_have_filled(self) -> bool:
         """Whether it can have run full since somebody was surely there to fill it, as fast as
         memory is written. A process gives its memory back before its pipes close and its end is
@@ -156,7 +161,7 @@ def _out_of_shared_memory(code: int, shm: SharedMemory) -> dict[str, Any]:
     unseen = bus and shm.may_have_filled()
     shm.look()
     more = f"ask for at least {_mebi(2 * shm.size)}"
-    if shm.peak >= _FULL and (bus or shm.private):
+    if shm.was_full and (bus or shm.private):
         told = f"its shared memory of {_mebi(shm.size)} (/dev/shm) was full; {more}"
     elif unseen:
         told = (

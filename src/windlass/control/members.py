@@ -62,6 +62,9 @@ _PREPARE_SAYS = frozenset(
 )  # fmt: skip
 """Reasons that our init container may give. The user's `setup` runs in it, so none that leads to an
 attempt for free."""
+_BUS_ERROR = 128 + 7
+SHARED_MEMORY = "shm"
+"""Name of the volume that is a member's /dev/shm."""
 _REFUSED = "OutOf"
 """How kubelets begin the reason of a pod that they have no room for: OutOfcpu, OutOfpods."""
 
@@ -258,11 +261,39 @@ def failure(pod: kubernetes.Pod) -> tuple[reasons.Reason, str, int | None]:
             reason = _ENDINGS.get(ended.reason, reasons.Reason.CODE_FAILED)
             if reason is reasons.Reason.CODE_FAILED and status in before:
                 reason, words = _not_prepared(ended.reason, words)
+            elif reason is reasons.Reason.CODE_FAILED and (told := _shared_memory(pod, ended)):
+                reason, words = reasons.Reason.OUT_OF_SHARED_MEMORY, told
             return reason, f"{pod.name}: {words}", ended.exit_code
     reason = _FAILURES.get(pod.status.reason, reasons.Reason.CODE_FAILED)
     if reason is reasons.Reason.CODE_FAILED and pod.status.reason.startswith(_REFUSED):
         reason = reasons.Reason.NODE_REFUSED
     return reason, f"{pod.name}: {pod.status.message or pod.status.reason or 'failed'}", None
+
+
+def _shared_memory(pod: kubernetes.Pod, ended: kubernetes.ContainerStateTerminated) -> str:
+    """What is to be said of one that ran out of a /dev/shm of its own; "": it did not. Kubelet
+    only knows how it ended, and what filled it is often gone with its process, so a bus error is
+    enough; another failure is one of shared memory if the agent saw it full."""
+    size = shared_memory_of(pod)
+    full = hostpods.SHARED_MEMORY_FULL in (pod.metadata.annotations or {})
+    if not size or not (full or ended.exit_code == _BUS_ERROR):
+        return ""
+    has, more = (f"{-(-amount // (1 << 20))}Mi" for amount in (size, 2 * size))
+    if full:
+        return f"its shared memory of {has} (/dev/shm) was full; ask for at least {more}"
+    return (
+        f"it ended with a bus error, as when shared memory runs full: it has {has} (/dev/shm); ask "
+        f"for at least {more}"
+    )
+
+
+def shared_memory_of(pod: kubernetes.Pod) -> int:
+    """Bytes of the /dev/shm that a Run's pod has for itself; 0: it has none."""
+    for volume in pod.spec.volumes or ():
+        folder = volume.get("emptyDir") or {}
+        if volume.get("name") == SHARED_MEMORY and folder.get("sizeLimit"):
+            return quantity.whole(str(folder["sizeLimit"]))
+    return 0
 
 
 def not_built(pod: kubernetes.Pod) -> tuple[reasons.Reason, str]:

@@ -513,7 +513,8 @@ class _Pod:
             add("environments", f"{hostpods.ROOT}/environments", source)
         size = podsetup.shared_memory(self.role, engine)
         if size:
-            add("shm", "/dev/shm", {"emptyDir": {"medium": "Memory", "sizeLimit": size}})  # noqa: S108
+            room = {"medium": "Memory", "sizeLimit": size}
+            add(members.SHARED_MEMORY, "/dev/shm", {"emptyDir": room})  # noqa: S108
         for number, mount in enumerate(spec.mounts or ()):
             add(f"mount-{number}", mount.path, _mount_source(mount), mount.read_only or None)
         return found

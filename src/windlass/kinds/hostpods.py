@@ -27,6 +27,9 @@ GRANTED: Final = "windlass.dev/granted-devices"
 """Annotation, written by the agent on a cluster's node: which devices kubelet gave the pod, as
 JSON: resource -> ids."""
 
+SHARED_MEMORY_FULL: Final = "windlass.dev/shared-memory-full"
+"""Annotation, written by the agent on a cluster's node: the pod's /dev/shm was seen full."""
+
 PROGRESS_VARIABLE: Final = "WINDLASS_PROGRESS"
 """Environment variable: the file that a job writes its progress to. The agent sets it if the pod
 does not."""
