@@ -59,6 +59,7 @@ class ControlPlane(Stoppable):
         users: Mapping[str, Sequence[str]] | None = None,
         controllers: bool = True,
         audit: bool = False,
+        audit_reads: bool = False,
         addresses: Sequence[str] = (),
         kubelets: bool = False,
         apiserver_flags: Sequence[str] = (),
@@ -71,7 +72,7 @@ class ControlPlane(Stoppable):
         self._durable = durable
         self._data_dir = data_dir or self._default_data_dir()
         self._owns_data_dir = data_dir is None
-        self._audit = audit
+        self._audit, self._audit_reads = audit, audit_reads
         self._addresses = tuple(addresses)
         self._kubelets = kubelets
         self._extra_flags = tuple(apiserver_flags), tuple(controller_flags)
@@ -136,10 +137,24 @@ class ControlPlane(Stoppable):
     def stop_apiserver(self) -> None:
         self.apiserver.kill()
 
-    def restart_apiserver(self) -> None:
-        """kill -9, then the same server on the same port; returns when it answers again."""
+    def restart_apiserver(self, *flags: str) -> None:
+        """kill -9, then the same server on the same port; returns when it answers again. `flags`
+        are said until the next restart."""
         self.apiserver.kill()
+        self.apiserver.command = [*self._apiserver_command(), *flags]
         self._start_apiserver()
+
+    def replace_front_proxy(self) -> None:
+        """Another authority vouches for the API server before aggregated APIs from now on."""
+        self._front_proxy = Authority(self.directory, f"front-proxy-ca-{secrets.token_hex(3)}")
+        self.restart_apiserver()
+
+    def metric(self, name: str, *words: str) -> float:
+        """The sum of an API server's metric over the lines that hold all the words."""
+        page = self.rest.get("/metrics").body.decode()
+        lines = [line for line in page.splitlines() if line.startswith(f"{name}{{")]
+        chosen = [line for line in lines if all(word in line for word in words)]
+        return sum(float(line.rpartition(" ")[2]) for line in chosen)
 
     def forget_history(self) -> None:
         """Compacts etcd to its present and restarts the API server, whose memory would hide it."""
@@ -331,7 +346,14 @@ class ControlPlane(Stoppable):
             "apiVersion": "audit.k8s.io/v1",
             "kind": "Policy",
             "omitStages": ["RequestReceived"],
-            "rules": [{"level": "None", "verbs": ["get", "list", "watch"]}, {"level": "Metadata"}],
+            "rules": [
+                *(
+                    []
+                    if self._audit_reads
+                    else [{"level": "None", "verbs": ["get", "list", "watch"]}]
+                ),
+                {"level": "Metadata"},
+            ],
         }
         file = self.directory / "audit-policy.json"
         file.write_text(json.dumps(policy))

@@ -58,14 +58,15 @@ class Installation:
     def __init__(self, plane: ControlPlane, folder: Path) -> None:
         self.plane, self.folder, self.rest = plane, folder, plane.rest
         self.parts: list[Part] = []
+        self._agent: Process | None = None
         self.address = _own_address()
 
     def install(self, *more: str) -> None:
         Cli(self.plane.kubeconfig).json("install", "--no-wait", *more)
 
-    def kubeconfig(self, account: str) -> Path:
+    def kubeconfig(self, account: str, namespace: str = names.SYSTEM) -> Path:
         """With the token of a ServiceAccount, and no other right."""
-        path = f"/api/v1/namespaces/{names.SYSTEM}/serviceaccounts/{account}/token"
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
         token = ok(self.rest.post(path, {"spec": {"expirationSeconds": 7200}}), 201)
         self.plane.tokens[account] = token["status"]["token"]
         return self.plane.token_kubeconfig(account)
@@ -98,7 +99,25 @@ class Installation:
         rest.eventually("the API server reaches it", self._available, PATIENCE)
         return part
 
+    def start_agent(self, node: str) -> Process:
+        """An agent whose node's disk is a folder of the test: `kubelet` and `logs/pods` in it."""
+        for each in ("kubelet/pods", "logs/pods"):
+            (self.folder / each).mkdir(parents=True)
+        ready = self.folder / "agent-ready"
+        command = [
+            sys.executable, "-m", "windlass.agent", "cluster", "--node", node,
+            "--kubeconfig", self.kubeconfig(names.AGENT, names.NODES),
+            "--logs", self.folder / "logs/pods", "--state", self.folder / "logs/windlass",
+            "--kubelet", self.folder / "kubelet", "--ready", ready,
+        ]  # fmt: skip
+        self._agent = Process("agent", command, self.folder / "agent.log")
+        self._agent.start()
+        self._agent.wait_ready(ready.exists)
+        return self._agent
+
     def stop(self) -> None:
+        if self._agent is not None:
+            self._agent.stop()
         for part in self.parts:
             part.process.stop()
 

@@ -16,6 +16,8 @@ from windlass.server import frontproxy, platformpaths, roles
 
 _API = "rbac.authorization.k8s.io"
 _READ = ("get", "list", "watch")
+_FOLLOW = ("list", "watch")
+"""Kept in memory, and never asked for one by one."""
 
 Rule = tuple[tuple[str, ...], tuple[str, ...]]
 """Verbs, and resources as `server.identity.Attributes.key` names them."""
@@ -33,10 +35,10 @@ _GANG_SIZES = (
 
 CLUSTER: dict[str, tuple[Rule, ...]] = {
     names.SCHEDULER: (
-        (_READ, ("nodes", "pods", "runs.windlass.dev", "queues.windlass.dev")),
-        (_READ, ("resourcequotas", *_VOLUMES)),
+        (_FOLLOW, ("nodes", "pods", "runs.windlass.dev", "queues.windlass.dev")),
+        (_FOLLOW, ("resourcequotas", *_VOLUMES)),
         # Pods of other people that ask for us: their neighbours, budgets and places.
-        (_READ, ("namespaces", "poddisruptionbudgets.policy")),
+        (_FOLLOW, ("namespaces", "poddisruptionbudgets.policy")),
         (("create",), ("pods/binding", "pods/eviction")),
         (("patch",), ("pods/status",)),
         # For which node a volume is to be made.
@@ -47,10 +49,10 @@ CLUSTER: dict[str, tuple[Rule, ...]] = {
         (("create", "patch"), ("events",)),
     ),
     names.CONTROLLERS: (
-        (_READ, ("nodes", "pods", "runs.windlass.dev", "cronruns.windlass.dev")),
-        (_READ, _VOLUMES),
+        (_READ, ("pods", "runs.windlass.dev", "cronruns.windlass.dev")),
+        (_FOLLOW, ("nodes", *_VOLUMES)),
         # For which node a volume is to be made.
-        (("patch",), ("persistentvolumeclaims",)),
+        (("get", "patch"), ("persistentvolumeclaims",)),
         (("create", "delete"), ("pods",)),
         (("create",), ("secrets", "services")),
         (("create", "patch", "delete"), ("runs.windlass.dev",)),
@@ -60,13 +62,14 @@ CLUSTER: dict[str, tuple[Rule, ...]] = {
         (("create", "patch"), ("events",)),
     ),
     names.SERVER: (
-        (
-            _READ,
-            ("nodes", "pods", "runs.windlass.dev", "cronruns.windlass.dev", "queues.windlass.dev"),
-        ),
+        (_READ, ("pods", "runs.windlass.dev")),
+        (_FOLLOW, ("nodes", "queues.windlass.dev")),
         (("get", "list"), ("namespaces",)),
+        # Code that nothing names any more is removed.
+        (("list",), ("cronruns.windlass.dev",)),
         # The ledger: prices, what is written down need not be kept, and what is left of budgets.
-        (_READ, ("pricelists.windlass.dev",)),
+        (_FOLLOW, ("pricelists.windlass.dev",)),
+        (("create", "patch"), ("events",)),
         (("patch",), ("runs.windlass.dev", "runs.windlass.dev/status")),
         (("patch",), ("queues.windlass.dev/status",)),
         (
@@ -78,7 +81,7 @@ CLUSTER: dict[str, tuple[Rule, ...]] = {
         ),
     ),
     names.AGENT: (
-        (_READ, ("pods",)),
+        (_FOLLOW, ("pods",)),
         # What a job says of its progress is written on its pod.
         (("patch",), ("pods",)),
         (("create", "update"), (f"runs.{platformpaths.GROUP}/logs",)),
@@ -87,7 +90,7 @@ CLUSTER: dict[str, tuple[Rule, ...]] = {
 """By ServiceAccount, anywhere in the cluster."""
 
 _LEASE = ("get", "watch", "update")
-_ENGINE = ("configmaps", engine.NAME, _READ)
+_ENGINE = ("configmaps", engine.NAME, _FOLLOW)
 SYSTEM: dict[str, tuple[tuple[str, str, tuple[str, ...]], ...]] = {
     names.SCHEDULER: (
         _ENGINE,
@@ -100,7 +103,8 @@ SYSTEM: dict[str, tuple[tuple[str, str, tuple[str, ...]], ...]] = {
     ),
     names.SERVER: (
         _ENGINE,
-        ("leases.coordination.k8s.io", service.LEASE, ("get", "update")),
+        ("configmaps", engine.NAME, ("get",)),
+        ("leases.coordination.k8s.io", service.LEASE, _LEASE),
     ),
 }
 """By ServiceAccount, of single objects in windlass-system: resource, name, verbs."""
