@@ -19,9 +19,10 @@ from tests.harness.control_plane import ControlPlane
 from tests.harness.parts import Part
 from tests.harness.plugin import CRDS
 from tests.harness.road import Road
+from windlass.install import names, rights
 
 Json = dict[str, Any]
-USER, NAMESPACE = "windlass", "default"
+NAMESPACE = "default"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 RUNS = f"/apis/windlass.dev/v1alpha1/namespaces/{NAMESPACE}/runs"
 LEASE_SECONDS = 15.0
@@ -39,18 +40,17 @@ class World:
     def __init__(self, folder: Path, seed: int, replicas: int) -> None:
         self.random = random.Random(seed)
         self.folder = folder
-        self.clock = folder / "clock"
-        self.clock.write_text("0")
-        self.plane = ControlPlane.start(crds=CRDS, users={USER: ["platform"]})
+        self.plane = ControlPlane.start(crds=CRDS)
         self.road = Road(int(self.plane.url.rpartition(":")[2]))
         self.rest = rest.from_kubeconfig(self.plane.kubeconfig)
         self._furnish()
         self.kubelets = players.Players(rest.from_kubeconfig(self.plane.kubeconfig))
         self.kubelets.start()
+        self.clocks: list[Path] = []
         self.parts = [
-            Part(self._kubeconfig(), folder, name, self._with_clock())
+            Part(self._kubeconfig(f"windlass-{name}"), folder, name, self._with_clock(name, number))
             for name in ("scheduler", "controllers")
-            for _ in range(replicas)
+            for number in range(replicas)
         ]
         self.expected: dict[str, str] = {}
         self.sizes: dict[str, int] = {}
@@ -67,13 +67,9 @@ class World:
     # --- furniture
 
     def _furnish(self) -> None:
-        binding = {
-            "metadata": {"name": USER}, "subjects": [{"kind": "User", "name": USER}],
-            "roleRef": {"kind": "ClusterRole", "name": "cluster-admin",
-                        "apiGroup": "rbac.authorization.k8s.io"},
-        }  # fmt: skip
-        self.post("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding)
-        self.post("/api/v1/namespaces", {"metadata": {"name": "windlass-system"}})
+        for name in (names.SYSTEM, names.NODES):
+            self.post("/api/v1/namespaces", {"metadata": {"name": name}})
+        self._grant()
         engine = {"server": "https://127.0.0.1:9", "images": "true", "addresses": "pod"}
         self.post("/api/v1/namespaces/windlass-system/configmaps", {
             "metadata": {"name": "engine"}, "data": engine})  # fmt: skip
@@ -83,6 +79,18 @@ class World:
                 "metadata": {"name": name}, "spec": more})  # fmt: skip
         for number in range(5):
             self.add_node(f"n{number}", gpus=2 if number < 2 else 0)
+
+    def _grant(self) -> None:
+        """Each part has its own account with its own rights, and no other; leases are there, as
+        the installation makes them."""
+        for obj in rights.objects():
+            base = f"/apis/{obj['apiVersion']}" if "/" in obj["apiVersion"] else "/api/v1"
+            namespace = obj["metadata"].get("namespace")
+            space = f"/namespaces/{namespace}" if namespace else ""
+            self.post(f"{base}{space}/{obj['kind'].lower()}s", obj)
+        for name in cluster_checker.OURS:
+            leases = f"/apis/coordination.k8s.io/v1/namespaces/{names.SYSTEM}/leases"
+            self.post(leases, {"metadata": {"name": name}})
 
     def add_node(self, name: str, gpus: int = 0) -> None:
         has = {"cpu": "4", "memory": "8Gi", "pods": "20"}
@@ -97,21 +105,28 @@ class World:
         answer = self.rest.post(path, body)
         assert answer.status in (201, 409), answer.summary
 
-    def _kubeconfig(self) -> Path:
-        config = json.loads(self.plane.token_kubeconfig(USER).read_text())
+    def _kubeconfig(self, account: str) -> Path:
+        path = f"/api/v1/namespaces/{names.SYSTEM}/serviceaccounts/{account}/token"
+        made = self.rest.post(path, {"spec": {"expirationSeconds": 6 * 3600}})
+        assert made.status == 201, made.summary
+        self.plane.tokens[account] = made.json["status"]["token"]
+        config = json.loads(self.plane.token_kubeconfig(account).read_text())
         config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{self.road.port}"
-        path = self.folder / "parts.kubeconfig"
+        path = self.folder / f"{account}.kubeconfig"
         path.write_text(json.dumps(config))
         return path
 
-    def _with_clock(self) -> list[str]:
-        """The wall clock of our processes is the machine's plus what a file says."""
-        shim = self.folder / "shim"
+    def _with_clock(self, name: str, number: int) -> list[str]:
+        """The wall clock of each of our processes is the machine's plus what a file says."""
+        shim = self.folder / f"shim-{name}-{number}"
         shim.mkdir(exist_ok=True)
+        clock = shim / "clock"
+        clock.write_text("0")
+        self.clocks.append(clock)
         (shim / "sitecustomize.py").write_text(
             "import datetime, pathlib\n"
             "from windlass.kinds import times\n"
-            f"told, real = pathlib.Path({str(self.clock)!r}), times.now\n"
+            f"told, real = pathlib.Path({str(clock)!r}), times.now\n"
             "times.now = lambda: real() + datetime.timedelta(seconds=float(told.read_text()))\n"
         )
         return ["env", f"PYTHONPATH={shim}"]
@@ -137,25 +152,28 @@ class World:
         self.expected[name], self.sizes[name] = phase, size
         return name
 
-    def submit_pods(self, client: rest.Rest) -> None:
-        """Somebody else's gang, placed by the same scheduler through bindings."""
+    def submit_pods(self, client: rest.Rest, last: str = "", seconds: float | None = None) -> str:
+        """Somebody else's gang, placed by the same scheduler through bindings. `last`: how the
+        name of its last pod ends."""
         self._count += 1
         name, size = f"others-{self._count}", self.random.randint(2, 4)
         told = {
             "windlass.dev/gang": name, "windlass.dev/gang-size": str(size),
             "windlass.dev/gang-timeout": f"{START_LIMIT:.0f}s",
-            players.RUN_FOR: f"{self.random.uniform(0.5, 6):.1f}",
+            players.RUN_FOR: f"{seconds or self.random.uniform(0.5, 6):.1f}",
         }  # fmt: skip
         requests = {"cpu": "1", "memory": "64Mi"}
         container = {"name": "main", "image": "none", "resources": {"requests": requests}}
         for number in range(size):
+            ending = last if number == size - 1 else ""
             body = {
-                "metadata": {"name": f"{name}-{number}", "annotations": told},
+                "metadata": {"name": f"{name}-{number}{ending}", "annotations": told},
                 "spec": {"schedulerName": "windlass", "restartPolicy": "Never",
                          "automountServiceAccountToken": False, "containers": [container]},
             }  # fmt: skip
             self.persist(lambda b=body: client.post(PODS, b).status in (201, 409))
         self.sizes[f"gang {name}"] = size
+        return name
 
     KINDS = ("single", "gang", "gpus", "elastic", "failing", "urgent", "peers")
 
@@ -284,7 +302,11 @@ class World:
             time.sleep(self.random.uniform(0.05, 0.8))
 
     def throttle(self) -> None:
-        """Our processes get one seat and no queue: most of what they send is answered 429."""
+        """A small API server on which our processes get one seat and no queue: what they send at
+        once is answered 429, and the server says that it was."""
+        self.plane.restart_apiserver(
+            "--max-requests-inflight=20", "--max-mutating-requests-inflight=10"
+        )
         group = "/apis/flowcontrol.apiserver.k8s.io/v1"
         self.post(f"{group}/prioritylevelconfigurations", {
             "metadata": {"name": "narrow"},
@@ -294,18 +316,96 @@ class World:
         })  # fmt: skip
         anything = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"],
                     "clusterScope": True, "namespaces": ["*"]}  # fmt: skip
-        subject = {"kind": "User", "user": {"name": USER}}
+        subjects = [
+            {"kind": "ServiceAccount", "serviceAccount": {"name": n, "namespace": names.SYSTEM}}
+            for n in (names.SCHEDULER, names.CONTROLLERS)
+        ]
         self.post(f"{group}/flowschemas", {
             "metadata": {"name": "narrow"},
             "spec": {"matchingPrecedence": 2, "distinguisherMethod": {"type": "ByUser"},
                      "priorityLevelConfiguration": {"name": "narrow"},
-                     "rules": [{"subjects": [subject], "resourceRules": [anything]}]},
+                     "rules": [{"subjects": subjects, "resourceRules": [anything]}]},
         })  # fmt: skip
+        rest.eventually("our processes are answered 429", self._is_throttled, PATIENCE)
         time.sleep(10)
+        print(f"  {self._rejected():.0f} requests were answered 429")
         for kind in ("flowschemas", "prioritylevelconfigurations"):
             self.persist(
                 lambda k=kind: self.rest.delete(f"{group}/{k}/narrow").status in (200, 404)
             )
+        self.plane.restart_apiserver()
+
+    def _rejected(self) -> float:
+        return self.plane.metric(
+            "apiserver_flowcontrol_rejected_requests_total", 'priority_level="narrow"'
+        )
+
+    def _is_throttled(self) -> bool:
+        """There is always something to do for them until then."""
+        self.submit(self.rest, "gang")
+        time.sleep(0.5)
+        return self._rejected() > 0
+
+    def kill_between_bindings(self) -> None:
+        """Of somebody else's gang all but one are bound, which is refused; then the scheduler is
+        killed. Whoever comes next completes the gang, or evicts what there is of it in time."""
+        policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic"
+        rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
+                "resources": ["pods/binding"]}  # fmt: skip
+        self.persist(lambda: self.rest.post(f"{policies}ies", {
+            "metadata": {"name": "not-the-last"},
+            "spec": {"matchConstraints": {"resourceRules": [rule]}, "validations": [
+                {"expression": "!object.metadata.name.endsWith('-last')", "message": "not now"}]},
+        }).status in (201, 409))  # fmt: skip
+        self.persist(lambda: self.rest.post(f"{policies}ybindings", {
+            "metadata": {"name": "not-the-last"},
+            "spec": {"policyName": "not-the-last", "validationActions": ["Deny"]},
+        }).status in (201, 409))  # fmt: skip
+        try:
+            rest.eventually("bindings are refused", self._is_refused, PATIENCE)
+            gang = rest.eventually("a gang is half bound", self._half_bound_gang, PATIENCE)
+            self.kill("scheduler")
+            if self.random.random() < 0.5:  # nobody relents, and what is bound must go
+                rest.eventually("it was evicted", lambda: not any(self._bound(gang)), PATIENCE)
+        finally:
+            for kind in ("ybindings", "ies"):
+                path = f"{policies}{kind}/not-the-last"
+                self.persist(lambda p=path: self.rest.delete(p).status in (200, 404))
+        rest.eventually("it is whole or gone", lambda: len(set(self._bound(gang))) < 2, PATIENCE)
+        for each in self.rest.get(PODS).json["items"]:
+            if each["metadata"]["name"].startswith(f"{gang}-"):
+                self.rest.delete(f"{PODS}/{each['metadata']['name']}")
+
+    def _is_refused(self) -> bool:
+        """Asked with a pod that nobody schedules."""
+        container = {"name": "main", "image": "none"}
+        spec = {"schedulerName": "nobody", "containers": [container],
+                "automountServiceAccountToken": False}  # fmt: skip
+        self.rest.post(PODS, {"metadata": {"name": "probe-last"}, "spec": spec})
+        binding = {
+            "apiVersion": "v1", "kind": "Binding", "metadata": {"name": "probe-last"},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": "n0"},
+        }  # fmt: skip
+        answer = self.rest.post(f"{PODS}/probe-last/binding", binding, dryRun="All")
+        if b"not now" not in answer.body:
+            return False
+        self.rest.delete(f"{PODS}/probe-last", {"gracePeriodSeconds": 0})
+        return True
+
+    def _half_bound_gang(self) -> str:
+        """One that is; others may push the first one aside."""
+        name = self.submit_pods(self.rest, last="-last", seconds=3600.0)
+        deadline = time.monotonic() + START_LIMIT
+        while time.monotonic() < deadline and (bound := self._bound(name)):
+            if any(bound) and not all(bound):
+                return name
+            time.sleep(0.05)
+        return ""
+
+    def _bound(self, gang: str) -> list[bool]:
+        pods = self.rest.get(PODS).json["items"]
+        chosen = [each for each in pods if each["metadata"]["name"].startswith(f"{gang}-")]
+        return [bool(each["spec"].get("nodeName")) for each in chosen]
 
     def write_between(self) -> None:
         """Somebody else writes into Runs and pods all the time."""
@@ -344,7 +444,10 @@ class World:
         self.persist(lambda: self.rest.strategic(path, body).status in (200, 404))
 
     def jump_clock(self) -> None:
-        self.clock.write_text(str(self.random.choice((-7200, -600, 600, 7200))))
+        """Of one process, or of all; replicas that disagree are the worst of it."""
+        several = self.random.random() < 0.5
+        for clock in self.clocks if several else [self.random.choice(self.clocks)]:
+            clock.write_text(str(self.random.choice((-7200, -600, 600, 7200))))
 
     FAULTS: ClassVar[dict[str, Callable[[World], None]]] = {
         "scheduler killed": lambda world: world.kill("scheduler"),
@@ -360,6 +463,7 @@ class World:
         "node lost": lose_node,
         "node silent": silence_node,
         "clock jumps": jump_clock,
+        "scheduler killed between bindings": kill_between_bindings,
     }
 
 
