@@ -16,6 +16,7 @@ import pytest
 
 from tests.contract.objects import ok
 from tests.harness import rest
+from tests.harness.certificates import Authority
 from tests.harness.control_plane import ControlPlane
 from tests.kubernetes.conftest import Cli
 from tests.kubernetes.parts import API, PATIENCE, PLATFORM, Installation, as_user
@@ -318,3 +319,21 @@ def test_a_pod_reads_its_own_runs_book_and_no_more(place: Installation, alice: C
     assert direct(place, f"{books}/first/addresses?attempt=0", other, None) == 401
     for name in ("first", "second"):
         place.report("red", name, phase="Succeeded")
+
+
+def test_another_authority_of_the_front_proxy_is_taken_up_without_a_restart(
+    place: Installation,
+) -> None:
+    before = place.plane._front_proxy
+    pid = next(part.process.pid for part in place.parts if part.process.name == "server")
+    place.plane.replace_front_proxy()
+    path = f"{PLATFORM}/namespaces/red/ps"
+    alice = as_user(place.plane, "alice")
+    rest.eventually("it answers again", lambda: alice.get(path).status == 200, PATIENCE)
+    assert place.plane._front_proxy is not before
+    server = next(part.process for part in place.parts if part.process.name == "server")
+    assert server.alive
+    assert server.pid == pid
+    stranger = Authority(place.folder, "nobodys").issue_client("front", "front-proxy-client")
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        direct(place, path, FORGED, stranger)

@@ -44,6 +44,8 @@ log = logging.getLogger("windlass.server")
 
 _STOP_SECONDS = 10.0
 _LOOK_SECONDS = 30.0
+"""Between two looks at the certificate's files; a new authority of the front proxy is seen at
+once."""
 
 
 class ClusterApp(Handling):
@@ -223,17 +225,27 @@ async def _until(
         gc.collect()
         gc.freeze()
         log.info("serving %s on port %d", platformpaths.GROUP, runner.addresses[0][1])
+        woken = asyncio.Event()
+        facts.add_handler(lambda *_: woken.set())
+        waking = asyncio.create_task(_tell(woken, stop))
         while not stop.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_SECONDS):
-                    await stop.wait()
+                    await woken.wait()
+            woken.clear()
             with contextlib.suppress(frontproxy.NotConfigured, OSError, ssl.SSLError):
                 app.front = FrontProxy.read(_found(facts))
                 entrance.renew(app.front)
+        await waking
         app._stopping = True
     finally:
         await runner.cleanup()
         log.info("stopped")
+
+
+async def _tell(woken: asyncio.Event, stop: asyncio.Event) -> None:
+    await stop.wait()
+    woken.set()
 
 
 class _Entrance:
