@@ -98,7 +98,8 @@ class Case:
             "resources": {"cpu": "1", "memory": "64Mi"}, **(role or {}),
         }  # fmt: skip
         overrides = {"annotations": annotations, **spec.pop("overrides", {})}
-        placement = {"nodes": {"selector": {"case": self.name}, **(nodes or {})}}
+        chosen = {"nodes": {"selector": {"case": self.name}, **(nodes or {})}}
+        placement = spec.pop("placement", chosen)
         post(self.rest, self.runs, {
             "apiVersion": "windlass.dev/v1alpha1", "kind": "Run", "metadata": {"name": name},
             "spec": {"roles": [worker], "placement": placement, "overrides": overrides, **spec},
@@ -217,6 +218,36 @@ def test_whole_devices_are_extended_resources_and_shares_need_somebody_who_grant
     case.reaches("one-more", "Succeeded")
 
 
+def test_shares_are_granted_where_a_node_says_who_does_and_the_pod_says_which(case: Case) -> None:
+    granting = case.node("grants", nvidia_com__gpu="1")
+    told = {"metadata": {"annotations": {"windlass.dev/capabilities": "shares"}}}
+    assert case.rest.merge(f"/api/v1/nodes/{granting}", told).status == 200
+    quarter = {"devices": [{"kind": "gpu", "share": "1/4"}]}
+    case.submit("parts", 3, role=quarter, run_for=None)
+    case.reaches("parts", "Running")
+    for pod in case.pods("parts"):
+        (granted,) = pod["metadata"]["annotations"]["windlass.dev/devices"].split(",")
+        assert granted == "nvidia.com/gpu/0:250"
+        assert "nvidia.com/gpu" not in pod["spec"]["containers"][0]["resources"]["limits"]
+    case.submit("two-more", 2, role=quarter)
+    case.waits("two-more", "WaitingForCapacity", "gpu")
+    case.submit("whole", role={"devices": [{"kind": "gpu"}]})
+    case.waits("whole", "WaitingForCapacity", "gpu")
+    case.rest.merge(f"{case.runs}/parts", {"spec": {"stop": True}})
+    for name in ("two-more", "whole"):
+        case.reaches(name, "Succeeded")
+
+
+def test_a_bundle_is_the_nodes_choice_where_nobody_says_where_devices_are(case: Case) -> None:
+    case.node("gpus", nvidia_com__gpu="4", windlass_dev__rdma="2")
+    role = {"devices": [{"kind": "gpu", "count": 2}, {"kind": "rdma"}]}
+    bundle = {"devices": ["gpu", "rdma"], "within": "numa"}
+    placement = {"nodes": {"selector": {"case": case.name}}, "bundle": bundle}
+    case.submit("near", role=role, placement=placement, run_for=None)
+    status = case.reaches("near", "Running")
+    assert "its node's choice" in status["message"]
+
+
 def test_claims_of_dynamic_resource_allocation_are_unsupported_and_never_created(
     case: Case,
 ) -> None:
@@ -309,17 +340,16 @@ def test_who_is_not_admitted_is_told_the_words_before_any_pod_exists(case: Case)
     assert case.reaches("large", "Succeeded").get("retries", 0) == 0
 
 
-def test_a_refusal_in_the_middle_leaves_no_half_of_a_gang(case: Case) -> None:
-    case.node("n", cpu="16")
+def _enforce(case: Case, rule: str, message: str) -> str:
+    """A policy for the pods of this namespace; its name's beginning, to remove it by."""
     policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic"
-    rule = "object.metadata.?labels[?'windlass.dev/index'].orValue('') != '2'"
     post(case.rest, f"{policies}ies", {
         "metadata": {"name": case.name},
         "spec": {
             "matchConstraints": {"resourceRules": [{
                 "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
                 "resources": ["pods"]}]},
-            "validations": [{"expression": rule, "message": "nobody is the third"}],
+            "validations": [{"expression": rule, "message": message}],
         },
     })  # fmt: skip
     chosen = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": case.name}}}
@@ -328,6 +358,46 @@ def test_a_refusal_in_the_middle_leaves_no_half_of_a_gang(case: Case) -> None:
         "spec": {"policyName": case.name, "validationActions": ["Deny"],
                  "matchResources": chosen},
     })  # fmt: skip
+    return policies
+
+
+def test_a_policy_is_found_by_the_rehearsal_of_each_role(case: Case) -> None:
+    case.node("n", cpu="16")
+    rule = "object.metadata.?labels[?'windlass.dev/role'].orValue('') != 'worker'"
+    policies = _enforce(case, rule, "no workers here")
+    probe = {"metadata": {"name": "probe", "labels": {"windlass.dev/role": "worker"}},
+             "spec": {"containers": [{"name": "c", "image": "none"}]}}  # fmt: skip
+    path = f"/api/v1/namespaces/{case.name}/pods"
+    rest.eventually(
+        "the policy is enforced", lambda: case.rest.post(path, probe, dryRun="All").status == 422
+    )
+    with case.rest.watch(path, timeoutSeconds=3) as watch:
+        case.submit("gang", 3)
+        status = case.waits("gang", "AdmissionRefused", "no workers here")
+        assert [event for event in watch if event["type"] == "ADDED"] == []
+    assert status.get("retries", 0) == 0
+    case.rest.delete(f"{policies}ybindings/{case.name}")
+    assert case.reaches("gang", "Succeeded").get("retries", 0) == 0
+
+
+def test_pod_security_of_a_namespace_is_found_by_the_rehearsal(case: Case) -> None:
+    case.node("n", cpu="16")
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    space = f"/api/v1/namespaces/{case.name}"
+    assert case.rest.merge(space, {"metadata": {"labels": labels}}).status == 200
+    case.submit("usual", 2)
+    case.reaches("usual", "Succeeded")
+    with case.rest.watch(f"{space}/pods", timeoutSeconds=3) as watch:
+        case.submit("rooted", 2, overrides={"securityContext": {"runAsUser": 0}})
+        case.waits("rooted", "AdmissionRefused", "restricted", "runAsNonRoot")
+        began = [e["object"]["metadata"]["name"] for e in watch if e["type"] == "ADDED"]
+    assert not [name for name in began if name.startswith("rooted")]
+
+
+def test_a_refusal_in_the_middle_leaves_no_half_of_a_gang(case: Case) -> None:
+    case.node("n", cpu="16")
+    rule = "object.metadata.?labels[?'windlass.dev/index'].orValue('') != '2'"
+    policies = _enforce(case, rule, "nobody is the third")
     probe = {"metadata": {"name": "probe", "labels": {"windlass.dev/index": "2"}},
              "spec": {"containers": [{"name": "c", "image": "none"}]}}  # fmt: skip
     path = f"/api/v1/namespaces/{case.name}/pods"

@@ -111,7 +111,7 @@ def _grants(room: Room, node: Node, role: Role) -> Iterator[Choice]:
         )
     for choice in itertools.product(*parts):
         flat = tuple(each for part in choice for each in part)
-        if _in_one_domain(role, flat) and _free(room, node, flat):
+        if _in_one_domain(role, node, flat) and _free(room, node, flat):
             yield flat
 
 
@@ -121,14 +121,14 @@ def _starts(device: Device, request: DeviceRequest) -> tuple[int, ...]:
     return next(p.starts for p in device.profiles if p.name == request.profile)
 
 
-def _in_one_domain(role: Role, choice: Choice) -> bool:
-    if role.bundle == "numa":
+def _in_one_domain(role: Role, node: Node, choice: Choice) -> bool:
+    if role.bundle == "numa" and any(device.numa != -1 for device in node.devices):
         places = {device.numa for device, _, _ in choice}
         return len(places) == 1 and -1 not in places
-    if role.bundle == "pcie":
+    if role.bundle == "pcie" and any(device.switch for device in node.devices):
         switches = {device.switch for device, _, _ in choice}
         return len(switches) == 1 and "" not in switches
-    return True
+    return True  # where a node does not say where its devices are, the choice is its own
 
 
 def _free(room: Room, node: Node, choice: Choice) -> bool:

@@ -51,7 +51,8 @@ def choose(
 ) -> tuple[Grant, ...] | None:
     """Grants for all requests of one member, or None.
 
-    With a bundle they come from one locality domain. Without, several kinds are still put under
+    With a bundle they come from one locality domain; where a node does not say where its devices
+    are, whoever hands them out there has the choice. Without, several kinds are still put under
     one switch or NUMA node where that is possible.
     """
     if len(requests) == 1 and not bundle:
@@ -61,11 +62,13 @@ def choose(
         keys = keys[1:]
     elif bundle == "pcie":
         keys = keys[:1]
+    known = False
     for key in keys:
         for domain in _tightest_first(view, key):
+            known = True
             if grants := _choose_in(view, requests, domain):
                 return grants
-    return None if bundle else _choose_in(view, requests)
+    return None if bundle and known else _choose_in(view, requests)
 
 
 def _tightest_first(view: View, key: Callable[[Device], object]) -> list[list[int]]:

@@ -82,8 +82,10 @@ def most_by_trying(devices, requests, bundle, left: Left) -> int:
 
 
 def in_one_place(devices, bundle, used) -> bool:
-    where = {devices[j].numa if bundle == "numa" else devices[j].switch for j in used}
-    return not bundle or (len(where) == 1 and not where & {-1, ""})
+    places = [device.numa if bundle == "numa" else device.switch for device in devices]
+    where = {places[j] for j in used}
+    unknown = set(places) <= {-1, ""}
+    return not bundle or unknown or (len(where) == 1 and not where & {-1, ""})
 
 
 def ways_to_grant(devices, now: Left, request):
@@ -335,6 +337,12 @@ def test_several_devices_come_from_one_link_group_and_from_the_smallest_that_has
     assert names(three[0]) == ["gpu2", "gpu3", "gpu4"]
     one = cluster.take(cluster.shape_of(role(DeviceRequest("gpu"))), 0, 1)
     assert names(one[0]) == ["gpu0"], "from a group that is already the smallest"
+
+
+def test_a_bundle_is_the_nodes_choice_where_it_does_not_say_where_devices_are():
+    plain = cluster_of(Device("gpu0", "gpu"), Device("gpu1", "gpu"))
+    assert room(plain, role(DeviceRequest("gpu", 2), bundle="numa")) == 1
+    assert room(plain, role(DeviceRequest("gpu", 3), bundle="numa")) == 0
 
 
 def test_a_bundle_comes_from_one_switch_or_not_at_all():
