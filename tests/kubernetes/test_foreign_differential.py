@@ -30,7 +30,6 @@ pytestmark = pytest.mark.kubernetes
 SEED = int(os.environ.get("WINDLASS_SEED", "20260117"))
 NODES, PODS_PER_CLUSTER = 9, 50
 PATIENCE = 120
-ATTEMPTS = 4
 Json = dict[str, Any]
 
 
@@ -111,14 +110,9 @@ class Judge:
         return str(answer.removeprefix("on "))
 
     async def insist(self, body: Json, agrees: Callable[[str], bool], said: str) -> str:
-        """Its answer. One that does not agree is asked for again: its picture of pods that are
-        gone follows the watch with a delay."""
-        for attempt in range(ATTEMPTS):
-            answer = await self.ask(body)
-            if agrees(answer):
-                break
-            assert attempt < ATTEMPTS - 1, f"{body['metadata']['name']}: {answer!r}; {said}"
-            await self.forget(body)
+        """Its answer, which must agree."""
+        answer = await self.ask(body)
+        assert agrees(answer), f"{body['metadata']['name']}: {answer!r}; {said}"
         return answer
 
     async def forget(self, body: Json) -> None:
