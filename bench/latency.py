@@ -88,7 +88,7 @@ class Way:
     many: Callable[[int], list[str]] | None = None
     """Runs `true` so many times."""
     most: int = 1000
-    """How many of them are worth the wait."""
+    """How many of a thousand are worth the wait: the others are taken to be like these."""
     env: dict[str, str] | None = None
 
 
@@ -184,19 +184,19 @@ def _submit_to_running(found: report.Report, state: Path, rounds: int) -> None:
 
 
 def _short_runs(found: report.Report, state: Path, ways: Sequence[Way], runs: int) -> None:
+    costs: dict[str, tuple[float, float]] = {}
     for way in ways:
-        count = min(runs, way.most)
-        if way.name == "windlass":
-            seconds, cpu = _ours_many(state, count)
-        elif way.many is not None:
-            seconds, cpu = _their_many(way, count)
-        else:
-            continue
+        count = min(runs, max(1, way.most * runs // 1000))
+        seconds, cpu = _their_many(way, count) if way.many is not None else _ours_many(state, count)
+        costs[way.name] = seconds / count, cpu / count
         found.rows.append({
             "what": "short runs", "who": way.name, "runs": count,
             "runs_per_minute": round(count / seconds * 60, 1),
             "cpu_ms_per_run": round(cpu / count * 1e3, 2),
         })  # fmt: skip
+        if count < runs:
+            found.notes.append(f"{way.name}: {count} short runs stand for {runs}")
+    _compared(found, costs)
     begun = time.perf_counter()
     with windlass.Client(state=state) as client, windlass.Executor(2, client=client, **SMALL) as e:
         list(e.map(abs, range(runs)))
@@ -205,6 +205,15 @@ def _short_runs(found: report.Report, state: Path, ways: Sequence[Way], runs: in
         "what": "small calls", "who": "windlass.Executor", "runs": runs,
         "runs_per_minute": round(runs / seconds * 60, 1),
     })  # fmt: skip
+
+
+def _compared(found: report.Report, costs: dict[str, tuple[float, float]]) -> None:
+    ours = costs.pop("windlass")
+    for name, theirs in costs.items():
+        if name != "by hand":
+            found.ratios[f"short runs per minute vs {name}"] = report.ratio(theirs[0], ours[0])
+            if name != "ray":  # most of its CPU is its daemons', which are not counted
+                found.ratios[f"CPU per short run vs {name}"] = report.ratio(theirs[1], ours[1])
 
 
 def _ours_many(state: Path, count: int) -> tuple[float, float]:

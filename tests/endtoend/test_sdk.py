@@ -200,7 +200,8 @@ def test_map_raises_where_the_function_did(pool: windlass.Executor) -> None:
 
 def test_map_times_out(pool: windlass.Executor) -> None:
     assert list(pool.map(pow, [2], [3], timeout=60)) == [8]
-    found = pool.map(time.sleep, [3], timeout=0)
+    found = pool.map(time.sleep, [0, 7], timeout=5)
+    assert next(found) is None
     with pytest.raises(concurrent.futures.TimeoutError):
         next(found)
 
