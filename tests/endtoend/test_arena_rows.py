@@ -142,7 +142,9 @@ def test_a6_list_get_why_pending_and_events(engine: Embedded, client: windlass.C
     assert waiting.wait(60).status.phase == "Succeeded"
     steps = [(step.to_phase, step.reason) for step in holder.refresh().status.history or ()]
     assert steps[-1] == ("Stopped", "UserStopped")
-    assert all(event.involved_object.name == "holder" for event in client.events.list("holder"))
+    events = client.events.list("holder")
+    assert events
+    assert all(event.involved_object.name == "holder" for event in events)
 
 
 def test_a7_logs_by_member_tail_and_since_and_a_command_inside(client: windlass.Client) -> None:

@@ -156,7 +156,7 @@ async def _take_back(session: client.Session, made: kind.Run) -> None:
     await session.store.delete(
         kind.Run, made.name, made.namespace, preconditions=Preconditions(uid=made.uid)
     )
-    raise told
+    raise exits.CliError(f"{told.message} It was taken back.", told.remedy, told.code)
 
 
 async def hopeless(session: client.Session, value: dict[str, Any]) -> exits.CliError | None:

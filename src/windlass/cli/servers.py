@@ -24,9 +24,10 @@ def kubeconfig(target: base.Target) -> str | None:
     if not target.state:
         return None
     from windlass.cli import state
+    from windlass.store.kubernetes import kubeconfig as files
 
     folder = state.folder(target.state)
-    if not folder.kubeconfig.exists():
+    if not files.is_there(folder.kubeconfig):
         raise exits.CliError(
             f"No engine has ever run on {folder.path}.",
             f"Start one: windlass up --state {folder.path}",

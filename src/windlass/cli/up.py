@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -95,6 +96,7 @@ def up(
         with out.progress("Waiting for the server of an earlier engine to end"):
             _wait_for_orphan(folder)
     _refuse_second(folder)
+    _refuse_taken(listen)
     supervisor = _start(folder, listen, detach, extra)
     try:
         begun = time.monotonic()
@@ -136,6 +138,24 @@ def _refuse_second(folder: states.StateFolder) -> None:
         "See it with `windlass status`, stop it with `windlass down`.",
         exits.ALREADY_RUNNING,
     )
+
+
+def _refuse_taken(listen: str) -> None:
+    """Before anything is made. What is no address, or is taken in this moment, the server tells."""
+    host, _, port = listen.rpartition(":")
+    if not (host and port.isdigit()):
+        return
+    try:
+        socket.create_server((host.strip("[]"), int(port)), family=_family(host)).close()
+    except (OSError, OverflowError) as problem:
+        why = (isinstance(problem, OSError) and problem.strerror) or str(problem)
+        raise exits.CliError(
+            f"Cannot listen on {listen}: {why}.", "Choose another address with --listen HOST:PORT."
+        ) from None
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def _start(

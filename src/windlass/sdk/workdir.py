@@ -299,12 +299,12 @@ def _unless(stopped: Stopped) -> None:
 def _too_much(made: Plan, most_bytes: int, most_files: int) -> WorkdirError:
     listed = "\n".join(f"  {human(each.size):>9}  {each.path}" for each in made.largest())
     more = " and more" if len(made.files) > 2 * most_files else ""
-    seen = f"{len(made.files)} files{more}"
+    seen = "1 file" if len(made.files) == 1 else f"{len(made.files)} files{more}"
     return WorkdirError(
         f"{made.folder} has {seen} with {human(made.bytes)}, more than "
-        f"{most_files} files or {human(most_bytes)}. The largest:\n{listed}\nLeave out what the "
-        "job does not need with a line in .windlassignore, mount large data with --mount, or "
-        "raise the limit with --workdir-limit"
+        f"{most_files} files or {human(most_bytes)}; these are the largest:\n{listed}\n"
+        "Leave out what the job does not need with a line in .windlassignore, mount large data "
+        "with --mount, or raise the limit with --workdir-limit"
     )
 
 

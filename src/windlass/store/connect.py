@@ -75,7 +75,7 @@ def _usual_places(environ: Mapping[str, str]) -> Iterator[tuple[kubeconfig.Kubec
         (_state(environ), _UP_REMEDY),
         (_home(environ) / ".kube" / "config", ""),
     ):
-        if path.exists():
+        if kubeconfig.is_there(path):
             yield kubeconfig.load([path]), remedy
 
 

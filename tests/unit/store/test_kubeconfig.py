@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import os
 import pathlib
 import stat
 from typing import Any
@@ -163,6 +164,22 @@ def test_a_file_that_is_no_kubeconfig_is_refused(
 
 
 # --- writing ------------------------------------------------------------------------------------
+
+
+def test_a_file_of_somebody_else_is_told_with_whom_to_ask(tmp_path: pathlib.Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    (closed / "kubeconfig").write_text("{}")
+    closed.chmod(0)
+    me = os.geteuid()
+    os.seteuid(me or 65534)  # nothing is closed to root
+    try:
+        with pytest.raises(KubeconfigError, match="Permission denied; ask whoever runs"):
+            connect.find_access(str(closed / "kubeconfig"))
+        with pytest.raises(KubeconfigError, match="Permission denied; ask whoever runs"):
+            connect.find_access(environ={"WINDLASS_STATE": str(closed)})
+    finally:
+        os.seteuid(me)
 
 
 def test_a_context_is_added_without_losing_anything(tmp_path: pathlib.Path) -> None:

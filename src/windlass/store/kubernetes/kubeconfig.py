@@ -42,7 +42,7 @@ class Kubeconfig:
 
 def load(paths: Sequence[pathlib.Path], *, must_exist: bool = False) -> Kubeconfig:
     """The merged content of `paths`; files that are not there are skipped unless `must_exist`."""
-    present = [path for path in paths if path.exists()]
+    present = [path for path in paths if is_there(path)]
     if not present and must_exist:
         names = ", ".join(str(path) for path in paths)
         raise KubeconfigError(
@@ -53,6 +53,14 @@ def load(paths: Sequence[pathlib.Path], *, must_exist: bool = False) -> Kubeconf
     for path in present:
         _add_file(merged, path)
     return merged
+
+
+def is_there(path: pathlib.Path) -> bool:
+    """Also one in a folder that is closed to us: whoever reads it is told so."""
+    try:
+        return path.exists()
+    except PermissionError:
+        return True
 
 
 def split_list(value: str) -> list[pathlib.Path]:
@@ -172,7 +180,10 @@ def _read_yaml(path: pathlib.Path) -> dict[str, Any]:
     try:
         text = path.read_text()
     except OSError as error:
-        raise KubeconfigError(f"cannot read kubeconfig {path}: {error.strerror}") from None
+        raise KubeconfigError(
+            f"cannot read kubeconfig {path}: {error.strerror}; ask whoever runs that engine for a "
+            "token of your own, or choose another file with --kubeconfig"
+        ) from None
     except UnicodeDecodeError as error:
         raise KubeconfigError(f"kubeconfig {path} is not YAML: {error}") from None
     if text.startswith("{"):
