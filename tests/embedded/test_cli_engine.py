@@ -207,6 +207,21 @@ def test_a_port_in_use_is_told_once_with_the_remedy(tmp_path: Path) -> None:
     assert not (tmp_path / "state").exists()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk")
+def test_a_full_disk_is_told_before_anything_is_made(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", disk], check=True)
+    try:
+        result = invoke("up", "--detach", "--state", disk / "deep" / "state")
+        assert result.code == exits.FAILED
+        assert f"The disk of {disk} is full: 4 MiB are free" in result.err
+        assert "--state DIR" in result.err
+        assert list(disk.iterdir()) == []
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
 def test_queues_tell_what_they_hold_borrow_and_lend(engine: Engine) -> None:
     engine("queue", "create", "lender", "--guarantee", "cpu=100000")
     engine("queue", "create", "borrower")

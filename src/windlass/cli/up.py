@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -35,6 +36,8 @@ _TEAMS = {
 }
 _LOG_LINES = 15
 _ORPHAN_SECONDS = 15.0
+_ROOM_BYTES = 32 << 20
+"""The store with what it sets aside for a full disk, certificates and first logs."""
 
 
 @base.command(
@@ -97,6 +100,7 @@ def up(
             _wait_for_orphan(folder)
     _refuse_second(folder)
     _refuse_taken(listen)
+    _refuse_full(folder)
     supervisor = _start(folder, listen, detach, extra)
     try:
         begun = time.monotonic()
@@ -156,6 +160,20 @@ def _refuse_taken(listen: str) -> None:
 
 def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _refuse_full(folder: states.StateFolder) -> None:
+    """A new engine needs some room. One that was there may start without: to delete things."""
+    if folder.path.exists():
+        return
+    there = next(each for each in folder.path.absolute().parents if each.exists())
+    free = shutil.disk_usage(there).free
+    if free < _ROOM_BYTES:
+        raise exits.CliError(
+            f"The disk of {there} is full: {free >> 20} MiB are free, and {_ROOM_BYTES >> 20} MiB "
+            "are needed to begin.",
+            "Free some space there, or choose another place with --state DIR.",
+        )
 
 
 def _start(

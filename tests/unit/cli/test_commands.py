@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +43,20 @@ def test_light_commands_import_nothing_heavy(arguments: list[str]) -> None:
     loaded = set(done.stdout.rpartition("LOADED")[2].split())
     assert {"click", "windlass.cli.main"} <= loaded
     assert not HEAVY & loaded
+
+
+def test_ctrl_c_while_modules_are_loaded_is_no_traceback(tmp_path: Path) -> None:
+    slow = "import pathlib, time\npathlib.Path(__file__).with_name('up').touch()\ntime.sleep(60)\n"
+    (tmp_path / "click.py").write_text(slow)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "windlass", "--help"], stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    while not (tmp_path / "up").exists():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert process.communicate()[1] == ""
+    assert process.returncode == -signal.SIGINT
 
 
 @pytest.mark.parametrize("name", leaves())
