@@ -143,6 +143,47 @@ def test_a_gang_that_cannot_be_completed_in_time_is_evicted_as_a_whole(world: Wo
     )
 
 
+def test_a_binding_that_a_policy_refuses_keeps_nobody_else_and_no_half_of_a_gang(
+    world: World,
+) -> None:
+    world.add_nodes(node("n1", cpu="8"))
+    policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic"
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
+            "resources": ["pods/binding"]}  # fmt: skip
+    world.make(f"{policies}ies", {
+        "metadata": {"name": "not-this"},
+        "spec": {"matchConstraints": {"resourceRules": [rule]}, "validations": [
+            {"expression": "!object.metadata.name.endsWith('-1')", "message": "not this one"}]},
+    })  # fmt: skip
+    world.make(f"{policies}ybindings", {
+        "metadata": {"name": "not-this"},
+        "spec": {"policyName": "not-this", "validationActions": ["Deny"]},
+    })  # fmt: skip
+    world.submit(pod("probe-1", schedulerName="nobody"))
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "probe-1"},
+               "target": {"apiVersion": "v1", "kind": "Node", "name": "n1"}}  # fmt: skip
+    rest.eventually(
+        "the policy is enforced",
+        lambda: (
+            b"not this one"
+            in world.rest.post(f"{world.pods()}/probe-1/binding", binding, dryRun="All").body
+        ),
+    )
+    short = {"windlass.dev/gang-timeout": "2s"}
+    pods = gang("h", 2, requests={"cpu": "1"}, annotations=short, terminationGracePeriodSeconds=0)
+    world.submit(*pods)
+    assert "not this one" in world.why("h-1", "AdmissionRefused")
+    world.submit(pod("later", requests={"cpu": "1"}))
+    assert world.is_bound("later") == "n1"
+    rest.eventually(
+        "half a gang does not stay", lambda: world.rest.get(f"{world.pods()}/h-0").status == 404
+    )
+    world.rest.delete(f"{policies}ybindings/not-this")
+    world.rest.delete(f"{policies}ies/not-this")
+    world.submit(pods[0])
+    assert {world.is_bound("h-0"), world.is_bound("h-1")} == {"n1"}
+
+
 @pytest.mark.parametrize("mode", ["Indexed", "NonIndexed"])
 def test_a_job_whose_pods_run_at_once_is_a_gang_by_itself(world: World, mode: str) -> None:
     world.add_nodes(node("n1", cpu="3"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,6 +20,7 @@ from windlass.control import events, members, podbook, podunits, snapshots, summ
 from windlass.control.runs import all_of
 from windlass.core import facts
 from windlass.kinds import clusterkinds, kubernetes, meta, times
+from windlass.kinds.reasons import Reason
 from windlass.store import client, errors
 
 log = logging.getLogger(__name__)
@@ -27,6 +29,8 @@ NAME = "windlass-scheduler"
 SCHEDULED, UNSCHEDULABLE = "PodScheduled", "Unschedulable"
 AT_ONCE = 64
 """Bindings under way at the same time."""
+FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0
+"""Seconds before a binding that was refused is tried again: doubling each time."""
 REFUSED_FOR = 10.0
 """Seconds before a pod whose eviction was refused is asked to go again."""
 
@@ -39,25 +43,39 @@ class Binder:
         store: client.Store,
         book: podbook.PodBook,
         now: Callable[[], datetime.datetime],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._store, self._book, self._now = store, book, now
+        self._store, self._book, self._now, self._clock = store, book, now, clock
         self.placed = summaries.Summaries(store)
         self._refused: dict[str, float] = {}
         """Uid of a pod -> the time before which its eviction is not asked for again."""
+        self._unadmitted: dict[str, tuple[float, float]] = {}
+        """Uid of a pod whose binding was refused -> when it may be tried again, by the steady
+        clock, and after how many seconds."""
+        self._partial: dict[str, tuple[float, float]] = {}
+        """Gangs that are there in part -> since when by the wall clock, which may be set; and when
+        their time is over by the steady one."""
+        self._first_look = True
 
     # --- binding
 
-    async def place(self, placements: Iterable[facts.Placement]) -> None:
-        """Binds all; what changed meanwhile is left to the next decision."""
+    async def place(self, placements: Iterable[facts.Placement]) -> list[float]:
+        """Binds all; what changed meanwhile is left to the next decision. When to come again for
+        those whose binding was refused."""
         await all_of(
             (
                 self._bind(pod, seat)
                 for placement in placements
+                if not self._is_held_back(placement)
                 for seat in placement.seats
                 if (pod := self._member(placement.unit, seat.role, seat.index)) is not None
             ),
             at_once=AT_ONCE,
         )
+        known = self._book.pods
+        self._unadmitted = {uid: told for uid, told in self._unadmitted.items() if uid in known}
+        wall, steady = self._now().timestamp(), self._clock()
+        return [wall + at - steady for at, _ in self._unadmitted.values() if at > steady]
 
     async def _bind(self, pod: kubernetes.Pod, seat: facts.Seat) -> None:
         if unbound := self._book.unbound_claims(pod):
@@ -83,8 +101,30 @@ class Binder:
             # It is gone, going, or bound by somebody else; the watch will say which.
             log.info("pod %s/%s was not bound: %s", pod.namespace, pod.name, error.message)
             return
+        except (errors.Forbidden, errors.Invalid, errors.BadRequest) as error:
+            await self._not_admitted(pod, error)
+            return
+        self._unadmitted.pop(pod.uid, None)
         self._book.bound(pod.uid, seat.node, devices)
         self.placed.note(pod, seat.node)
+
+    def _is_held_back(self, placement: facts.Placement) -> bool:
+        """Whether the binding of a member was refused just now: the others of its gang wait with
+        it, because half of it would have to go again."""
+        if not self._unadmitted:
+            return False
+        steady = self._clock()
+        members_of = self._book.seats_of(placement.unit).values()
+        return any(self._unadmitted.get(uid, (0.0, 0.0))[0] > steady for uid in members_of)
+
+    async def _not_admitted(self, pod: kubernetes.Pod, error: errors.ApiError) -> None:
+        """A policy or a webhook refuses the binding: it is tried again, later each time, and
+        keeps nobody else."""
+        _, before = self._unadmitted.get(pod.uid, (0.0, 0.0))
+        pause = min(LONGEST_PAUSE, before * 2) or FIRST_PAUSE
+        self._unadmitted[pod.uid] = self._clock() + pause, pause
+        log.info("pod %s/%s may not be bound: %s", pod.namespace, pod.name, error.message)
+        await self.tell(f"{podunits.POD}{pod.uid}", Reason.ADMISSION_REFUSED, error.message)
 
     async def _select_node(self, pod: kubernetes.Pod, claim: str, node: str) -> None:
         patch = {"metadata": {"annotations": {clusterkinds.SELECTED_NODE: node}}}
@@ -112,9 +152,9 @@ class Binder:
     async def end_partial_gangs(self) -> float | None:
         """Evicts what there is of gangs whose time to be whole is over; when to come again."""
         now, moments = self._now().timestamp(), []
-        for key, due in self._book.partial_gangs():
-            if due > now:
-                moments.append(due)
+        for key, left in self._partial_gangs(now):
+            if left > 0:
+                moments.append(now + left)
                 continue
             bound = [
                 uid
@@ -125,6 +165,20 @@ class Binder:
             await self._evict_all(bound, words)
             moments.append(now + REFUSED_FOR)
         return min(moments, default=None)
+
+    def _partial_gangs(self, now: float) -> list[tuple[str, float]]:
+        """Gangs that are there in part, and the seconds that each has left. What a leader before
+        saw is told by the wall clock alone; from then on the steady one counts, because the other
+        may be set."""
+        steady, before = self._clock(), self._partial
+        self._partial = {}
+        for key, since, timeout in self._book.partial_gangs():
+            passed = min(max(0.0, now - since), timeout) if self._first_look else 0.0
+            known = before.get(key)
+            due = known[1] if known and known[0] == since else steady + timeout - passed
+            self._partial[key] = since, due
+        self._first_look = False
+        return [(key, due - steady) for key, (_, due) in self._partial.items()]
 
     async def _evict_all(self, uids: Iterable[str], words: str) -> None:
         now = self._now().timestamp()

@@ -152,10 +152,10 @@ class PodBook:
         gathering = self._gangs.get(key)
         return {} if gathering is None else gathering.seats
 
-    def partial_gangs(self) -> list[tuple[str, float]]:
-        """Gangs that are there in part, and the time by which they must be whole."""
+    def partial_gangs(self) -> list[tuple[str, float, float]]:
+        """Gangs that are there in part, since when, and in how many seconds they must be whole."""
         return [
-            (key, each.since + each.gang.timeout)
+            (key, each.since, each.gang.timeout)
             for key, each in sorted(self._gangs.items())
             if each.since is not None
         ]

@@ -295,7 +295,7 @@ class Scheduler:
         then for whom room is freed, then who gives it. When to come again for what has to wait."""
         runs, pods = _by_kind(decision.placements)
         rested = await all_of((self._place(each) for each in runs), AT_ONCE)
-        await self._binder.place(pods)
+        unbound = await self._binder.place(pods)
         gainers = await self._nominate(decision)
         evictions = [each for each in decision.evictions if each.gainer in gainers]
         runs_to_go, pods_to_go = _by_kind(evictions)
@@ -311,7 +311,7 @@ class Scheduler:
             patch = records.withdraw(owner, gainers, drained=drained)
             if patch is not None and not self._is_stale(owner.uid):
                 await self._patch(owner, patch)
-        return [moment for moment in rested if moment is not None]
+        return [*unbound, *(moment for moment in rested if moment is not None)]
 
     async def _place(self, placement: facts.Placement) -> float | None:
         """A Run starts, or grows; or the time until which it must rest before it grows."""
