@@ -247,7 +247,7 @@ class Binder:
         found = []
         for uid in self._book.seats_of(unit).values():
             pod = self._book.pods.get(uid)
-            if pod is None or pod.spec.node_name:
+            if pod is None or pod.spec.node_name or pod.metadata.deletion_timestamp:
                 continue
             told = _condition(pod)
             known = told.message if told is not None and told.status == "False" else ""

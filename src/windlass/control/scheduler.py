@@ -129,6 +129,8 @@ class Scheduler:
         """Uids of Runs that changed under our hands: left alone until the change is seen."""
         self._unsaid: list[tuple[str, Words]] = []
         """By uid, the most urgent last."""
+        self._outcome: Outcome | None = None
+        """Of the last decision, as long as not everybody has been told what it means for them."""
         self._pace = _Pace(WORDS_PER_SECOND, clock)
         registry = registry or metrics.Registry()
         self._took = registry.histogram(
@@ -146,10 +148,7 @@ class Scheduler:
         queues.add_handler(self._picture.see_queue)
         for reflector in (nodes, pods, runs, queues):
             reflector.add_handler(self._wake)
-        if engine is not None:
-            engine.add_handler(self._picture.see_engine)
-            engine.add_handler(self._wake)
-        self._watch_limits(claims, quotas, beside)
+        self._watch_limits(engine, claims, quotas, beside)
 
     async def run(self) -> None:
         """Decides whenever something changed, until cancelled."""
@@ -188,7 +187,7 @@ class Scheduler:
             self._must_decide = False
             moments = (at for at in (outcome.decision.wake_at, *rested) if at is not None)
             self._wake_at = min(moments, default=None)
-            self._unsaid = self._words(outcome)
+            self._unsaid, self._outcome = [], outcome
         until = self._picture.held_back_until()
         await self._size_gangs()
         # 4. Gangs of pods that are there in part must not stay so.
@@ -214,11 +213,15 @@ class Scheduler:
 
     def _watch_limits(
         self,
+        engine: Reflector[kubernetes.ConfigMap] | None,
         claims: Claims | None,
         quotas: Reflector[clusterkinds.ResourceQuota] | None,
         beside: Beside | None,
     ) -> None:
         """What only some engines have, and what only pods of other people look at."""
+        if engine is not None:
+            engine.add_handler(self._picture.see_engine)
+            engine.add_handler(self._wake)
         if beside is not None:
             namespaces, budgets = beside
             namespaces.add_handler(self._picture.book.see_namespace)
@@ -378,8 +381,8 @@ class Scheduler:
 
     def _words(self, outcome: Outcome) -> list[tuple[str, Words]]:
         """What is not yet told, the most urgent last: a new reason before other numbers, heads of
-        queues before others. No more than can be told before long: a later decision says it
-        better."""
+        queues before others. No more than can be told before long: a later decision may say it
+        better, and if there is none we come again."""
         waits, places = outcome.waits, outcome.places
         found = list(self._unsaid_of({key: waits[key] for key in places if key in waits}, places))
         numbers: list[Unsaid] = []
@@ -404,6 +407,8 @@ class Scheduler:
         for key, verdict in waits.items():
             owner, place = self._picture.run(key), places.get(key)
             if owner is not None:
+                if key in self._missed or not snapshots.waits(owner):
+                    continue
                 status, reason = owner.status, verdict.reason
                 new = status.reason != reason
                 if new or status.message != verdict.message or status.queue != place:
@@ -414,7 +419,7 @@ class Scheduler:
 
     async def _tell(self) -> float | None:
         """As much as may be told now; when to come for the rest."""
-        while self._unsaid:
+        while self._unsaid or self._has_more_to_tell():
             pause = self._pace.pause()
             if pause > 0:
                 return self._now().timestamp() + pause
@@ -431,6 +436,13 @@ class Scheduler:
                 self._pace.count()
                 await self._patch(owner, patch)
         return None
+
+    def _has_more_to_tell(self) -> bool:
+        if self._outcome is not None:
+            self._unsaid = self._words(self._outcome)
+            if not self._unsaid:
+                self._outcome = None
+        return bool(self._unsaid)
 
     async def _patch(self, owner: Run, status: dict[str, Any]) -> bool:
         version = {"resourceVersion": owner.metadata.resource_version}

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import threading
 
 import pytest
@@ -225,6 +226,20 @@ async def test_words_are_paced_and_assignments_are_not(store):
         clock[0] = 1.0
         await made.cycle()
         assert await told() == len(waiting)
+
+
+async def test_everybody_is_told_in_the_end_though_nothing_changes(store):
+    clock = [0.0]
+    count = scheduler.MOST_WORDS + 30
+    waiting = [build.a_run(f"w{number}", build.role(cpu="64")) for number in range(count)]
+    await setup(store, *waiting)
+    async with scheduling(store, live=False, clock=lambda: clock[0]) as made:
+        seconds = math.ceil(count / scheduler.WORDS_PER_SECOND)
+        for second in range(seconds):
+            clock[0] = float(second)
+            await made.cycle()
+    untold = [owner.name for owner in waiting if not (await status(store, owner.name)).reason]
+    assert untold == []
 
 
 async def test_what_changed_under_our_hands_is_decided_again_though_it_asks_for_the_same(store):
