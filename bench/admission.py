@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator
 
 import msgspec
+import uvloop
 
 from bench import report
 from bench.kubernetes import Json, Plane
@@ -126,7 +127,7 @@ class Mimic:
 
 
 def measure(options: report.Options) -> report.Report:
-    return asyncio.run(_measure(10 if options.quick else 1))
+    return uvloop.run(_measure(10 if options.quick else 1))
 
 
 async def _measure(part: int) -> report.Report:

@@ -11,10 +11,11 @@ process; wall clocks mean little on a busy machine (see `load`).
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 import time
 from typing import Any
+
+import uvloop
 
 from bench import processes, report
 from bench.kubernetes import Json, Plane, is_bound, pod
@@ -31,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: report.Options) -> report.Report:
-    return asyncio.run(_measure(options))
+    return uvloop.run(_measure(options))
 
 
 async def _measure(options: report.Options) -> report.Report:

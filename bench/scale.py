@@ -10,13 +10,14 @@ what a decision took, by the scheduler's own metrics, `bind_ms` from POST to bin
 
 from __future__ import annotations
 
-import asyncio
 import re
 import statistics
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+
+import uvloop
 
 from bench import processes, report
 from bench.kubernetes import Json, Plane, is_bound, pod
@@ -27,7 +28,7 @@ SINGLES = 20
 
 
 def measure(options: report.Options) -> report.Report:
-    return asyncio.run(_measure(*((500, 5_000) if options.quick else (5_000, 50_000))))
+    return uvloop.run(_measure(*((500, 5_000) if options.quick else (5_000, 50_000))))
 
 
 async def _measure(nodes: int, pods: int) -> report.Report:

@@ -55,6 +55,9 @@ WORDS_PER_SECOND = 20
 INLINE_NODES, INLINE_UNITS = 500, 2000
 """Above either, a decision is made in a thread, so that whoever shares the loop (the API, when
 embedded) goes on meanwhile."""
+WORDS_EVERY = 1.0
+"""Seconds between two times of finding out whom to tell something, where very many wait: it costs
+as much as a decision."""
 MOST_WORDS = 100
 """So many at most are kept to be told after a decision."""
 AT_ONCE = 64
@@ -78,13 +81,23 @@ Unsaid = tuple[bool, str, str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Waits:
+    """What a decision says about those who wait."""
+
+    whys: dict[str, facts.Verdict]
+    """In the order of their turns; shared by those that are told the same."""
+    places: dict[str, QueuePlace]
+    """By unit, of the heads of each queue."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
     decision: facts.Decision
     """Without verdicts: thousands may wait, and few of them are told anything at a time."""
-    waits: dict[str, facts.Verdict]
-    """Why units wait, in the order of their turns; shared by those that are told the same."""
-    places: dict[str, QueuePlace]
-    """By unit, of the heads of each queue."""
+    waiting: int
+    """How many wait."""
+    waits: Waits | None
+    """None: so many wait that nobody was asked; some were a moment ago."""
 
 
 class Scheduler:
@@ -129,8 +142,8 @@ class Scheduler:
         """Uids of Runs that changed under our hands: left alone until the change is seen."""
         self._unsaid: list[tuple[str, Words]] = []
         """By uid, the most urgent last."""
-        self._outcome: Outcome | None = None
-        """Of the last decision, as long as not everybody has been told what it means for them."""
+        self._untold: Waits | None = None
+        """Of a decision, as long as not everybody has been told what it means for them."""
         self._pace = _Pace(WORDS_PER_SECOND, clock)
         registry = registry or metrics.Registry()
         self._took = registry.histogram(
@@ -185,9 +198,12 @@ class Scheduler:
             self._has_decided = True
             rested = await self._carry_out(outcome.decision)
             self._must_decide = False
-            moments = (at for at in (outcome.decision.wake_at, *rested) if at is not None)
+            moments = [at for at in (outcome.decision.wake_at, *rested) if at is not None]
+            if outcome.waits is None:
+                moments.append(now + WORDS_EVERY)
+            else:
+                self._unsaid, self._untold = [], outcome.waits
             self._wake_at = min(moments, default=None)
-            self._unsaid, self._outcome = [], outcome
         until = self._picture.held_back_until()
         await self._size_gangs()
         # 4. Gangs of pods that are there in part must not stay so.
@@ -279,7 +295,7 @@ class Scheduler:
                 outcome = self._think(changes, now)
         self.decided.set()
         self._took.observe(value=time.perf_counter() - started)
-        self._waiting.set(to=len(outcome.waits))
+        self._waiting.set(to=outcome.waiting)
         return outcome
 
     def _think(self, changes: picture.Changes, now: float) -> Outcome:
@@ -289,9 +305,12 @@ class Scheduler:
         for rule, problem in invariants.broken(snapshot, decision, now):
             log.error("scheduler: a decision breaks a rule, please report it: %s", problem)
             self._violations.add(rule)
-        places = dict(_places(snapshot, done, decision))
+        waiting = len(snapshot.waiting.keys() - done.placements.keys())
+        waits = None
+        if waiting <= INLINE_UNITS or self._pace.is_due():
+            waits = Waits(done.waits(), dict(_places(snapshot, done, decision)))
         state.apply(snapshot, [state.Promised(decision.reservations)])
-        return Outcome(decision, done.waits(), places)
+        return Outcome(decision, waiting, waits)
 
     async def _carry_out(self, decision: facts.Decision) -> list[float]:
         """Writes it down, in an order in which it may break off anywhere: who gets what is free,
@@ -379,14 +398,14 @@ class Scheduler:
 
     # --- 4
 
-    def _words(self, outcome: Outcome) -> list[tuple[str, Words]]:
+    def _words(self, waits: Waits) -> list[tuple[str, Words]]:
         """What is not yet told, the most urgent last: a new reason before other numbers, heads of
         queues before others. No more than can be told before long: a later decision may say it
         better, and if there is none we come again."""
-        waits, places = outcome.waits, outcome.places
-        found = list(self._unsaid_of({key: waits[key] for key in places if key in waits}, places))
+        whys, places = waits.whys, waits.places
+        found = list(self._unsaid_of({key: whys[key] for key in places if key in whys}, places))
         numbers: list[Unsaid] = []
-        for each in self._unsaid_of(waits, {}):
+        for each in self._unsaid_of(whys, {}):
             if len(found) >= MOST_WORDS:
                 break
             if each[2] in places:
@@ -397,7 +416,7 @@ class Scheduler:
                 numbers.append(each)
         unsaid = sorted([*found, *numbers], key=lambda each: (each[0], each[2] in places))
         return [
-            (uid, Words(waits[unit].reason, waits[unit].message, places.get(unit)))
+            (uid, Words(whys[unit].reason, whys[unit].message, places.get(unit)))
             for _, uid, unit in unsaid
         ]
 
@@ -438,10 +457,10 @@ class Scheduler:
         return None
 
     def _has_more_to_tell(self) -> bool:
-        if self._outcome is not None:
-            self._unsaid = self._words(self._outcome)
+        if self._untold is not None:
+            self._unsaid = self._words(self._untold)
             if not self._unsaid:
-                self._outcome = None
+                self._untold = None
         return bool(self._unsaid)
 
     async def _patch(self, owner: Run, status: dict[str, Any]) -> bool:
@@ -473,6 +492,7 @@ class _Pace:
     def __init__(self, most: int, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._times: collections.deque[float] = collections.deque(maxlen=most)
+        self._due = 0.0
 
     def pause(self) -> float:
         """Seconds until one more may be counted."""
@@ -482,6 +502,14 @@ class _Pace:
 
     def count(self) -> None:
         self._times.append(self._clock())
+
+    def is_due(self) -> bool:
+        """Whether to find out again whom to tell something."""
+        now = self._clock()
+        if now < self._due:
+            return False
+        self._due = now + WORDS_EVERY
+        return True
 
 
 def _places(

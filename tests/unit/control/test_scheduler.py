@@ -242,6 +242,23 @@ async def test_everybody_is_told_in_the_end_though_nothing_changes(store):
     assert untold == []
 
 
+async def test_where_very_many_wait_whom_to_tell_is_found_out_now_and_then(store, monkeypatch):
+    monkeypatch.setattr(scheduler, "INLINE_UNITS", 0)
+    clock, moment = [5.0], [times.now()]
+    await setup(store, build.a_run("first", build.role(cpu="64")))
+    async with scheduling(store, live=False, clock=lambda: clock[0], now=lambda: moment[0]) as made:
+        await made.cycle()
+        assert (await status(store, "first")).reason
+        late = await store.create(build.a_run("late", build.role(cpu="64")))
+        made._picture.see_run("ADDED", None, late)
+        again = await made.cycle()
+        assert not (await status(store, "late")).reason
+        clock[0] += scheduler.WORDS_EVERY
+        moment[0] = times.from_unix(again)
+        await made.cycle()
+        assert (await status(store, "late")).reason
+
+
 async def test_what_changed_under_our_hands_is_decided_again_though_it_asks_for_the_same(store):
     await setup(store, build.a_run())
     async with scheduling(store, live=False) as made:
