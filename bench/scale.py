@@ -2,7 +2,7 @@
 
     python -m bench.scale [--json] [--quick]
 
-5,000 nodes and 50,000 bound pods on a real API server; nodes are plain objects. Scheduler and
+5,000 nodes that KWOK plays, and 50,000 pods that run on them, on a real API server. Scheduler and
 controllers start (memory, CPU until they are in sync); `restart_s` is from the start of the
 scheduler's process to the binding of a pod that waits. Then pods come one at a time: `cycle_ms` is
 what a decision took, by the scheduler's own metrics, `bind_ms` from POST to binding.
@@ -25,6 +25,27 @@ from bench.kubernetes import Json, Plane, is_bound, pod
 _SUM = re.compile(r"^windlass_scheduler_decide_seconds_sum(?:\{[^}]*\})? ([0-9.e+-]+)$", re.M)
 _COUNT = re.compile(r"^windlass_scheduler_decide_seconds_count(?:\{[^}]*\})? ([0-9.e+-]+)$", re.M)
 SINGLES = 20
+_STAGES = """\
+apiVersion: kwok.x-k8s.io/v1alpha1
+kind: Stage
+metadata: {name: node-running}
+spec:
+  resourceRef: {apiGroup: v1, kind: Node}
+  selector:
+    matchExpressions:
+    - {key: '.status.phase', operator: NotIn, values: [Running]}
+  next: {statusTemplate: "phase: Running"}
+---
+apiVersion: kwok.x-k8s.io/v1alpha1
+kind: Stage
+metadata: {name: pod-running}
+spec:
+  resourceRef: {apiGroup: v1, kind: Pod}
+  selector:
+    matchExpressions:
+    - {key: '.status.phase', operator: In, values: [Pending]}
+  next: {statusTemplate: "phase: Running"}
+"""
 
 
 def measure(options: report.Options) -> report.Report:
@@ -39,7 +60,11 @@ async def _measure(nodes: int, pods: int) -> report.Report:
         for name in ("load", "new"):
             await plane.add_namespace(name)
         _say(f"{pods} pods on {nodes} nodes")
-        await plane.make("/api/v1/namespaces/load/pods", _bound_pods(nodes, pods))
+        load = "/api/v1/namespaces/load/pods"
+        async with plane.watching(load, lambda line: b'"phase":"Running"' in line) as started:
+            plane.plane.start_kwok(_STAGES)
+            await plane.make(load, _bound_pods(nodes, pods))
+            await started.reach(pods)
         path = "/api/v1/namespaces/new/pods"
         async with plane.watching(path, is_bound) as bound:
             await plane.post(path, pod("first", "windlass"))
