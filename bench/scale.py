@@ -2,14 +2,15 @@
 
     python -m bench.scale [--json] [--quick]
 
-5,000 nodes that KWOK plays, and 50,000 pods that run on them, on a real API server. Scheduler and
-controllers start (memory, CPU until they are in sync); `restart_s` is from the start of the
-scheduler's process to the binding of a pod that waits. Then pods come one at a time: `cycle_ms` is
+5,000 nodes that KWOK plays, and 50,000 pods that run on them, on a real API server. When all
+is quiet the scheduler starts: `restart_s` is from the start of its process to the binding of a pod
+that waits. Then pods come one at a time: `cycle_ms` is
 what a decision took, by the scheduler's own metrics, `bind_ms` from POST to binding.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 import statistics
 import sys
@@ -21,6 +22,7 @@ import uvloop
 
 from bench import processes, report
 from bench.kubernetes import Json, Plane, is_bound, pod
+from tests.harness.processes import Process
 
 _SUM = re.compile(r"^windlass_scheduler_decide_seconds_sum(?:\{[^}]*\})? ([0-9.e+-]+)$", re.M)
 _COUNT = re.compile(r"^windlass_scheduler_decide_seconds_count(?:\{[^}]*\})? ([0-9.e+-]+)$", re.M)
@@ -62,14 +64,16 @@ async def _measure(nodes: int, pods: int) -> report.Report:
         _say(f"{pods} pods on {nodes} nodes")
         load = "/api/v1/namespaces/load/pods"
         async with plane.watching(load, lambda line: b'"phase":"Running"' in line) as started:
-            plane.plane.start_kwok(_STAGES)
+            kwok = plane.plane.start_kwok(_STAGES)
             await plane.make(load, _bound_pods(nodes, pods))
             await started.reach(pods)
+        controllers = plane.start("controllers")
+        await _settled(kwok, controllers)
         path = "/api/v1/namespaces/new/pods"
         async with plane.watching(path, is_bound) as bound:
             await plane.post(path, pod("first", "windlass"))
             begun = time.perf_counter()
-            scheduler, controllers = plane.start("scheduler"), plane.start("controllers")
+            scheduler = plane.start("scheduler")
             with plane.accounts(scheduler=scheduler) as used:
                 await bound.reach(1)
             restart = max(bound.times.values()) - begun
@@ -95,6 +99,17 @@ async def _measure(nodes: int, pods: int) -> report.Report:
         memory = processes.resident_bytes(controllers.pid) >> 20
         done.rows.append({"process": "controllers", **size, "memory_MiB": memory})
     return done
+
+
+async def _settled(*busy: Process) -> None:
+    """Returns when none of them does much any more: a cluster in which all starts at once is not
+    what a scheduler that starts again finds."""
+    while True:
+        before = [processes.cpu_seconds(each.pid) for each in busy]
+        await asyncio.sleep(2.0)
+        after = [processes.cpu_seconds(each.pid) for each in busy]
+        if all(b - a < 0.1 for a, b in zip(before, after, strict=True)):
+            return
 
 
 def _bound_pods(nodes: int, count: int) -> Iterator[Json]:
