@@ -50,8 +50,10 @@ def install() -> None:
 class Postgres:
     """One server; `url(name)` makes a new empty database."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, durable: bool = False) -> None:
+        """`durable`: what is acknowledged is on the disk; tests do without."""
         self._folder = folder
+        self._options = f"-c listen_addresses='' -k {folder}" + ("" if durable else " -F")
         self._data = folder / "data"
         self._account = _account()
         found = programs()
@@ -69,9 +71,7 @@ class Postgres:
             os.chown(self._data, self._account.pw_uid, self._account.pw_gid)
             os.chown(self._folder, self._account.pw_uid, self._account.pw_gid)
         self._run("initdb", "-D", str(self._data), "-U", "windlass", "-A", "trust", "-N")
-        options = f"-c listen_addresses='' -k {self._folder} -F"
-        log = str(self._folder / "log")
-        self._run("pg_ctl", "-D", str(self._data), "-l", log, "-o", options, "-w", "start")
+        self._launch()
 
     def stop(self) -> None:
         self._run("pg_ctl", "-D", str(self._data), "-m", "immediate", "-w", "stop")
@@ -79,13 +79,15 @@ class Postgres:
     def restart(self) -> None:
         """As after a crash of the server."""
         self.stop()
-        options = f"-c listen_addresses='' -k {self._folder} -F"
-        log = str(self._folder / "log")
-        self._run("pg_ctl", "-D", str(self._data), "-l", log, "-o", options, "-w", "start")
+        self._launch()
 
     def url(self, name: str) -> str:
         self._run("createdb", "-h", str(self._folder), "-U", "windlass", name)
         return f"postgresql://windlass@/{name}?host={self._folder}"
+
+    def _launch(self) -> None:
+        log = str(self._folder / "log")
+        self._run("pg_ctl", "-D", str(self._data), "-l", log, "-o", self._options, "-w", "start")
 
     def _run(self, program: str, *arguments: str) -> None:
         account = self._account

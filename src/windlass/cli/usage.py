@@ -113,6 +113,8 @@ def _show_verdict(out: Output, told: dict[str, Any]) -> int:
     for name in ("teams", "idle", "wall"):
         out.say(f"  {name:6} {told[f'{name}Micros']:>20,} micro-units")
     out.say(f"  difference {told['difference']} nano-units, {len(told['overlaps'])} overlaps")
+    if told.get("observed"):
+        out.say(f"  the ledger last looked at the cluster {told['observed']}")
     for name, words in (("ghosts", "held in the ledger only"), ("missing", "not in the ledger")):
         for each in told.get(name, ()):
             out.warn(f"{words}: {each}")

@@ -9,13 +9,12 @@ by the second: `ledger.verifying` shows it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 from typing import Any
 
 import sqlalchemy as sa
 
-from windlass.ledger import schema, sharing
-from windlass.ledger.book import PRUNED, SETTLED, Book, device_of, party_of, select_open
+from windlass.ledger import bulk, schema, sharing
+from windlass.ledger.book import PRUNED, SETTLED, Book, device_of, party_of
 from windlass.ledger.facts import DAY, Device, Party
 from windlass.ledger.pricing import Prices
 
@@ -43,6 +42,9 @@ class Sum:
         self.cpu += other.cpu
         self.memory += other.memory
         self.cost += other.cost
+
+    def values(self) -> tuple[int, int, int, int]:
+        return self.held, self.cpu, self.memory, self.cost
 
 
 @dataclasses.dataclass(slots=True)
@@ -81,11 +83,11 @@ class Account:
     numbers: dict[Party, int] = dataclasses.field(default_factory=dict)
     """Of the parties, in the database."""
 
-    def who(self, row: Row) -> Party:
+    def who(self, row: Row, number: int) -> Party:
         if not self.by_run:
             return Party("", row["team"], row["user"], "", row["queue"])
         party = party_of(row)
-        self.numbers[party] = row["party"]
+        self.numbers[party] = number
         return party
 
     def sum_of(self, group: Group) -> Sum:
@@ -108,20 +110,27 @@ def live(
     connection: sa.Connection, prices: Prices, start: int, end: int, account: Account | None = None
 ) -> Account:
     """From the intervals; what is held now counts until `end`."""
-    account = account or Account()
-    lines: dict[int, _Timeline] = {}
-    for row in _rows(connection, schema.interval, start, end):
-        _span(account, lines, row, row["ended"], row["claim"], start, end)
-    for row in connection.execute(select_open()).mappings():
-        if row["started"] < end:
-            device = device_of(row)
-            for a, b in prices.cuts(row["started"], end):
-                owed = sharing.claim(prices.rate(device, row["form"], a), row["part"])
-                _span(account, lines, {**row, "started": a}, b, owed, start, end)
-    _presence(connection, prices, lines, start, end)
-    for line in lines.values():
-        _bill(account, line, start, end)
-    return account
+    looked = _Look(account or Account(), start, end, _devices(connection))
+    table = schema.interval
+    # One that ended in the second in which it began held nothing, and is told all the same.
+    inside = [table.c.ended >= start, table.c.started < end]
+    looked.meet(connection, table, inside)
+    query = sa.select(*_held(table), table.c.ended, table.c.claim).where(*inside)
+    for *held, ended, owed in connection.execute(query):
+        looked.add(held, ended, owed)
+    table = schema.open_interval
+    inside = [table.c.started < end]
+    looked.meet(connection, table, inside)
+    for *held, device, form, part, started in connection.execute(
+        sa.select(*_held(table)).where(*inside)
+    ):
+        for a, b in prices.cuts(started, end):
+            owed = sharing.claim(prices.rate(looked.devices[device], form, a), part)
+            looked.add([*held, device, form, part, a], b, owed)
+    _presence(connection, prices, looked)
+    for line in looked.lines.values():
+        _bill(looked.account, line, start, end)
+    return looked.account
 
 
 def between(
@@ -135,19 +144,25 @@ def between(
 ) -> Account:
     """From roll-ups where days are settled, else from the intervals. With `top` the largest so many
     Runs are surely among those told; others may be missing."""
-    prices = book.prices()
     account = Account(by_run=by_run, only=only or {}, top=top)
-    with book.engine.connect() as connection:
-        settled = _mark(connection, SETTLED)
-        first, last = -(-start // DAY) * DAY, min(end // DAY * DAY, settled)
-        if first >= last:
-            return live(connection, prices, start, end, account)
-        # Those of today first: a Run that goes on may become one of the largest.
-        if start < first:
-            live(connection, prices, start, first, account)
-        if last < end:
-            live(connection, prices, last, end, account)
-        _from_roll_ups(connection, account, first // DAY, last // DAY)
+    with book.reading() as connection:
+        return counted(connection, book.prices(), start, end, account)
+
+
+def counted(
+    connection: sa.Connection, prices: Prices, start: int, end: int, account: Account
+) -> Account:
+    """The same within a transaction of the caller's."""
+    settled = _mark(connection, SETTLED)
+    first, last = -(-start // DAY) * DAY, min(end // DAY * DAY, settled)
+    if first >= last:
+        return live(connection, prices, start, end, account)
+    # Those of today first: a Run that goes on may become one of the largest.
+    if start < first:
+        live(connection, prices, start, first, account)
+    if last < end:
+        live(connection, prices, last, end, account)
+    _from_roll_ups(connection, account, first // DAY, last // DAY)
     return account
 
 
@@ -183,61 +198,72 @@ def prune(book: Book, intervals_before: int, charges_before: int) -> None:
 # --- parts ----------------------------------------------------------------------------------------
 
 
-def _rows(connection: sa.Connection, table: sa.Table, start: int, end: int) -> Iterable[Row]:
-    query = (
-        sa.select(table, schema.party, schema.device)
-        .join(schema.party, schema.party.c.id == table.c.party)
-        .join(schema.device, schema.device.c.id == table.c.device)
-        .where(table.c.ended > start, table.c.started < end)
+def _devices(connection: sa.Connection) -> dict[int, Device]:
+    rows = connection.execute(sa.select(schema.device)).mappings()
+    return {row["id"]: device_of(row) for row in rows}
+
+
+def _held(table: sa.Table) -> list[Any]:
+    """The columns of which `_Look.add` is told, in its order."""
+    names = ("party", "attempt", "role", "member", "cpu", "memory",
+             "device", "form", "part", "started")  # fmt: skip
+    return [table.c[name] for name in names]
+
+
+@dataclasses.dataclass(slots=True)
+class _Look:
+    """The intervals of a time, device by device."""
+
+    account: Account
+    start: int
+    end: int
+    devices: dict[int, Device]
+    lines: dict[int, _Timeline] = dataclasses.field(default_factory=dict)
+    parties: dict[int, tuple[Party, str]] = dataclasses.field(default_factory=dict)
+    """By number: as whom the account knows it, and its uid."""
+
+    def meet(self, connection: sa.Connection, table: sa.Table, where: list[Any]) -> None:
+        """Those who hold something there."""
+        named = sa.select(table.c.party).where(*where)
+        query = sa.select(schema.party).where(schema.party.c.id.in_(named))
+        for row in connection.execute(query).mappings():
+            self.parties[row["id"]] = self.account.who(row, row["id"]), row["uid"]
+
+    def line(self, number: int) -> _Timeline:
+        found = self.lines.get(number)
+        if found is None:
+            found = self.lines[number] = _Timeline(self.devices[number])
+        return found
+
+    def add(self, held: list[Any], ended: int, owed: int) -> None:
+        party, attempt, role, member, cpu, memory, device, form, part, started = held
+        seconds = min(ended, self.end) - max(started, self.start)
+        if seconds < 0 or (seconds == 0 and started < self.start):
+            return
+        who, uid = self.parties[party]
+        line = self.line(device)
+        order = uid, attempt, role, member, device
+        line.spans.append(sharing.Span((who, form), started, ended, owed, part, order))
+        if cpu or memory or not seconds:
+            kind, model = line.device.kind, line.device.model
+            total = self.account.sum_of((who, kind, model, form))
+            total.cpu += cpu * seconds
+            total.memory += (memory >> 20) * seconds
+
+
+def _presence(connection: sa.Connection, prices: Prices, looked: _Look) -> None:
+    table = schema.presence
+    ended = sa.select(table.c.device, table.c.started, table.c.ended, table.c.rate).where(
+        table.c.ended > looked.start, table.c.started < looked.end
     )
-    return connection.execute(query).mappings()
-
-
-def _span(
-    account: Account,
-    lines: dict[int, _Timeline],
-    row: Row,
-    ended: int,
-    owed: int,
-    start: int,
-    end: int,
-) -> None:
-    seconds = min(ended, end) - max(row["started"], start)
-    if seconds <= 0:
-        return
-    number = row["device"]
-    if number not in lines:
-        lines[number] = _Timeline(device_of(row))
-    who, form = account.who(row), row["form"]
-    span = sharing.Span((who, form), row["started"], ended, owed, row["part"])
-    lines[number].spans.append(span)
-    if row["cpu"] or row["memory"]:
-        total = account.sum_of((who, row["kind"], row["model"], form))
-        total.cpu += row["cpu"] * seconds
-        total.memory += (row["memory"] >> 20) * seconds
-
-
-def _presence(
-    connection: sa.Connection, prices: Prices, lines: dict[int, _Timeline], start: int, end: int
-) -> None:
-    ended = (
-        sa.select(schema.presence, schema.device)
-        .join(schema.device, schema.device.c.id == schema.presence.c.device)
-        .where(schema.presence.c.ended > start, schema.presence.c.started < end)
-    )
-    for row in connection.execute(ended).mappings():
-        line = lines.setdefault(row["device"], _Timeline(device_of(row)))
-        line.presence.append((row["started"], row["ended"], row["rate"]))
-    here = (
-        sa.select(schema.open_presence, schema.device)
-        .join(schema.device, schema.device.c.id == schema.open_presence.c.device)
-        .where(schema.open_presence.c.started < end)
-    )
-    for row in connection.execute(here).mappings():
-        device = device_of(row)
-        line = lines.setdefault(row["device"], _Timeline(device))
+    for number, *spell in connection.execute(ended):
+        looked.line(number).presence.append((spell[0], spell[1], spell[2]))
+    table = schema.open_presence
+    here = sa.select(table.c.device, table.c.started).where(table.c.started < looked.end)
+    for number, started in connection.execute(here):
+        line = looked.line(number)
         line.presence += [
-            (a, b, prices.wall(device, a)) for a, b in prices.cuts(row["started"], end)
+            (a, b, prices.wall(line.device, a)) for a, b in prices.cuts(started, looked.end)
         ]
 
 
@@ -254,25 +280,19 @@ def _bill(account: Account, line: _Timeline, start: int, end: int) -> None:
 def _store(connection: sa.Connection, account: Account, day: int) -> None:
     for table in (schema.charge, schema.daily, schema.hardware):
         connection.execute(table.delete().where(table.c.day == day))
-    charges: list[dict[str, Any]] = []
     days: dict[tuple[str, ...], Sum] = {}
+    charges = []
     for (who, kind, model, form), total in account.sums.items():
-        what = {"day": day, "kind": kind, "model": model, "form": form}
-        charges.append({**what, "party": account.numbers[who], **dataclasses.asdict(total)})
+        charges.append((day, account.numbers[who], kind, model, form, *total.values()))
         key = who.team, who.user, who.queue, kind, model, form
         days.setdefault(key, Sum()).add(total)
-    names = ("team", "user", "queue", "kind", "model", "form")
-    rows = [
-        {"day": day, **dict(zip(names, key, strict=True)), **dataclasses.asdict(total)}
-        for key, total in days.items()
-    ]
+    daily = [(day, *key, *total.values()) for key, total in days.items()]
     there = [
-        {"day": day, "kind": kind, "model": model, **dataclasses.asdict(each)}
-        for (kind, model), each in account.hardware.items()
+        (day, *key, each.present, each.free, each.homeless, each.wall, each.idle)
+        for key, each in account.hardware.items()
     ]
-    for table, listed in ((schema.charge, charges), (schema.daily, rows), (schema.hardware, there)):
-        if listed:
-            connection.execute(table.insert(), listed)
+    for table, rows in ((schema.charge, charges), (schema.daily, daily), (schema.hardware, there)):
+        bulk.insert(connection, table, table.c.keys(), rows)
 
 
 def _from_roll_ups(connection: sa.Connection, account: Account, first: int, last: int) -> None:
@@ -298,7 +318,8 @@ def _from_roll_ups(connection: sa.Connection, account: Account, first: int, last
             schema.party, schema.party.c.id == inner.c.party
         )
     for row in connection.execute(query):
-        group = account.who(row._mapping), row.kind, row.model, row.form
+        number = row.party if account.by_run else 0
+        group = account.who(row._mapping, number), row.kind, row.model, row.form
         account.sum_of(group).add(row)
     there = sa.select(schema.hardware).where(
         schema.hardware.c.day >= first, schema.hardware.c.day < last

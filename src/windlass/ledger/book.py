@@ -17,10 +17,9 @@ from typing import Any
 
 import msgspec
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from windlass.kinds import pricelist, times
-from windlass.ledger import pricing, schema, sharing
+from windlass.ledger import bulk, pricing, schema, sharing
 from windlass.ledger.facts import DAY, Device, Gap, Hold, Member, Party, Presence
 from windlass.ledger.pricing import Prices
 
@@ -30,6 +29,12 @@ _AT_ONCE = 500
 Row = Any
 """A row of a query, by the names of its columns."""
 _KEY = ("party", "attempt", "role", "member", "device", "started")
+_HELD = (*_KEY, "form", "part", "milli", "cpu", "memory", "pod")
+_ENDED = ("ended", "rate", "claim")
+_MOST_PARTIES = 100_000
+"""Of which the numbers are remembered."""
+Held = tuple[Any, ...]
+"""The values of `_HELD`; the first of them are the key."""
 
 
 class LedgerError(Exception):
@@ -41,7 +46,8 @@ class Book:
 
     def __init__(self, engine: sa.Engine) -> None:
         self.engine = engine
-        self._parties: dict[Party, int] = {}
+        self._parties: dict[str, dict[str, int]] = {}
+        """The numbers of parties by uid and queue."""
         self._devices: dict[Device, int] = {}
         self._prices: Prices | None = None
 
@@ -65,6 +71,17 @@ class Book:
     def close(self) -> None:
         self.engine.dispose()
 
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """One moment of the database, for as many questions as an answer takes: what ends
+        meanwhile is neither missing nor there twice."""
+        with self.engine.connect() as connection:
+            if self.engine.dialect.name == "sqlite":
+                connection.exec_driver_sql("BEGIN")
+            else:
+                connection.execution_options(isolation_level="REPEATABLE READ")
+            yield connection
+
     # --- what was held
 
     def write(self, told: Mapping[str, Sequence[Hold]], now: int) -> int:
@@ -73,19 +90,24 @@ class Book:
         with self._begin() as connection:
             self._know(connection, [hold for holds in told.values() for hold in holds])
             known = self._open_rows(connection, list(told))
-            ended, open_, touched = [], [], []
+            ended: list[Held] = []
+            open_: list[Held] = []
+            touched: list[int] = []
             for uid, holds in told.items():
+                before = known.get(uid, {})
+                mine: list[Held] = []
                 for hold in holds:
-                    row = self._row(hold)
-                    was_open = _key(row) in known
+                    row = self._row(hold, before)
+                    was_open = before.pop(row[: len(_KEY)], None) is not None
                     if hold.ended is None:
                         open_.append(row)
-                        touched += [] if was_open else [hold.started]
+                        touched += () if was_open else (hold.started,)
                     else:
-                        ended += _pieces(row, hold, prices)
+                        mine += _pieces(row, hold, prices)
                         touched.append(hold.ended if was_open else hold.started)
-                touched += _gone(known, uid, holds, self._key_of)
-            new = self._insert(connection, schema.interval, self._unwritten(connection, ended))
+                touched += [key[-1] for key in before]  # held no longer, and not told to have ended
+                ended += self._unwritten(connection, uid, mine)
+            new = bulk.insert(connection, schema.interval, (*_HELD, *_ENDED), ended)
             self._replace_open(connection, list(told), open_)
             self._unsettle(connection, min(touched, default=now))
         return new
@@ -160,9 +182,9 @@ class Book:
                 connection.execute(
                     schema.open_presence.delete().where(schema.open_presence.c.device == number)
                 )
-            self._insert(connection, schema.presence, ended)
+            bulk.insert_named(connection, schema.presence, ended)
             fresh = [{"device": n, "started": now} for n in ids if n not in known]
-            self._insert(connection, schema.open_presence, fresh)
+            bulk.insert_named(connection, schema.open_presence, fresh)
             self._unsettle(connection, min(touched, default=now))
 
     def present(self) -> list[Presence]:
@@ -194,7 +216,7 @@ class Book:
             known = {row["uid"]: row for row in rows}
             fresh = [_price_row(each, now) for uid, each in wanted.items() if uid not in known]
             gone = [u for u, row in known.items() if row["until"] is None and u not in wanted]
-            self._insert(connection, schema.price_list, fresh)
+            bulk.insert_named(connection, schema.price_list, fresh)
             for uid in gone:
                 until = max(now, known[uid]["since"])
                 table = schema.price_list
@@ -206,16 +228,16 @@ class Book:
 
     def note_gap(self, gap: Gap) -> None:
         with self._begin() as connection:
-            self._insert(connection, schema.gap, [dataclasses.asdict(gap)])
+            bulk.insert_named(connection, schema.gap, [dataclasses.asdict(gap)])
 
     def note_override(self, row: Mapping[str, Any]) -> bool:
         """Whether it is new."""
         with self._begin() as connection:
-            return bool(self._insert(connection, schema.override, [dict(row)]))
+            return bool(bulk.insert_named(connection, schema.override, [dict(row)]))
 
     def add_samples(self, rows: Sequence[Mapping[str, Any]]) -> None:
         with self._begin() as connection:
-            self._insert(connection, schema.sample, [dict(row) for row in rows])
+            bulk.insert_named(connection, schema.sample, [dict(row) for row in rows])
 
     def get_mark(self, name: str) -> int | None:
         with self.engine.connect() as connection:
@@ -238,112 +260,82 @@ class Book:
             self._devices.clear()
             raise
 
-    def _insert(
-        self, connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]
-    ) -> int:
-        """Rows that are not there yet; how many those were, as far as the driver tells."""
-        if not rows:
-            return 0
-        make = sqlite.insert if self.engine.dialect.name == "sqlite" else postgresql.insert
-        statement = make(table).on_conflict_do_nothing()
-        if len(rows) == 1:
-            told_back = statement.values(**rows[0]).returning(sa.literal(1))
-            return len(connection.execute(told_back).all())
-        told = int(connection.execute(statement, list(rows)).rowcount)
-        return told if told >= 0 else len(rows)  # not every driver counts
-
     def _know(self, connection: sa.Connection, holds: Sequence[Hold]) -> None:
         self._know_devices(connection, {hold.device for hold in holds})
-        unknown = {hold.party for hold in holds} - self._parties.keys()
-        rows = [{**dataclasses.asdict(each), "closed": 0} for each in unknown]
-        self._insert(connection, schema.party, rows)
-        for chunk in _chunks([each.uid for each in unknown]):
-            query = sa.select(schema.party).where(schema.party.c.uid.in_(chunk))
-            for row in connection.execute(query).mappings():
-                self._parties[party_of(row)] = row["id"]
-        by_key = {(each.uid, each.queue): number for each, number in self._parties.items()}
-        for each in unknown - self._parties.keys():  # its user or name was told otherwise before
-            self._parties[each] = by_key[each.uid, each.queue]
-        if len(self._parties) > 100_000:
-            self._parties = {p: n for p, n in self._parties.items() if p in unknown}
+        if len(self._parties) > _MOST_PARTIES:
+            self._parties.clear()
+        unknown = {
+            (hold.party.uid, hold.party.queue): hold.party
+            for hold in holds
+            if hold.party.queue not in self._parties.get(hold.party.uid, ())
+        }
+        rows = [{**dataclasses.asdict(each), "closed": 0} for each in unknown.values()]
+        bulk.insert_named(connection, schema.party, rows)
+        for chunk in _chunks([uid for uid, _ in unknown]):
+            table = schema.party
+            query = sa.select(table.c.uid, table.c.queue, table.c.id).where(table.c.uid.in_(chunk))
+            for uid, name, number in connection.execute(query):
+                self._parties.setdefault(uid, {})[name] = number
 
     def _know_devices(self, connection: sa.Connection, devices: Iterable[Device]) -> None:
         unknown = set(devices) - self._devices.keys()
         if not unknown:
             return
-        self._insert(connection, schema.device, [dataclasses.asdict(each) for each in unknown])
+        bulk.insert_named(connection, schema.device, [dataclasses.asdict(each) for each in unknown])
         for chunk in _chunks(sorted({each.node for each in unknown})):
             query = sa.select(schema.device).where(schema.device.c.node.in_(chunk))
             for row in connection.execute(query).mappings():
                 self._devices[device_of(row)] = row["id"]
 
-    def _row(self, hold: Hold) -> dict[str, Any]:
-        return {
-            "party": self._parties[hold.party],
-            "device": self._devices[hold.device],
-            "attempt": hold.member.attempt,
-            "role": hold.member.role,
-            "member": hold.member.index,
-            "started": hold.started,
-            "form": hold.form,
-            "part": hold.part,
-            "milli": hold.milli,
-            "cpu": hold.cpu,
-            "memory": hold.memory,
-            "pod": hold.pod,
-        }
+    def _row(self, hold: Hold, known: Mapping[Held, str]) -> Held:
+        member = hold.member
+        party = self._parties[hold.party.uid][hold.party.queue]
+        device = self._devices[hold.device]
+        key = party, member.attempt, member.role, member.index, device, hold.started
+        # A pod that was seen once is not forgotten when it is gone.
+        pod = hold.pod or known.get(key, "")
+        return (*key, hold.form, hold.part, hold.milli, hold.cpu, hold.memory, pod)
 
-    def _unwritten(
-        self, connection: sa.Connection, rows: Sequence[dict[str, Any]]
-    ) -> list[dict[str, Any]]:
+    def _unwritten(self, connection: sa.Connection, uid: str, rows: list[Held]) -> list[Held]:
         """Without what is written down for another queue: a Run that was moved is told again."""
-        others: dict[int, set[int]] = {}
-        by_uid: dict[str, set[int]] = {}
-        for party, number in self._parties.items():
-            by_uid.setdefault(party.uid, set()).add(number)
-        for numbers in by_uid.values():
-            if len(numbers) > 1:
-                others |= {number: numbers - {number} for number in numbers}
-        moved = {row["party"] for row in rows} & others.keys()
-        if not moved:
-            return list(rows)
-        listed = sorted({other for number in moved for other in others[number]})
-        query = sa.select(schema.interval).where(schema.interval.c.party.in_(listed))
-        written = {_key(row) for row in connection.execute(query).mappings()}
+        numbers = set(self._parties.get(uid, {}).values())
+        if len(numbers) < 2 or not rows:
+            return rows
+        table = schema.interval
+        columns = [table.c[name] for name in _KEY]
+        query = sa.select(*columns).where(table.c.party.in_(sorted(numbers)))
+        written = {tuple(row) for row in connection.execute(query)}
         return [
             row
             for row in rows
-            if not any(
-                _key({**row, "party": other}) in written for other in others.get(row["party"], ())
-            )
+            if not any((other, *row[1 : len(_KEY)]) in written for other in numbers - {row[0]})
         ]
-
-    def _key_of(self, hold: Hold) -> tuple[Any, ...]:
-        return _key(self._row(hold))
 
     def _open_rows(
         self, connection: sa.Connection, uids: Sequence[str]
-    ) -> dict[tuple[Any, ...], str]:
-        """The keys of what these parties hold, each with the party's uid."""
-        found = {}
+    ) -> dict[str, dict[Held, str]]:
+        """By uid, the keys of what these parties hold, each with the pod that was seen."""
+        found: dict[str, dict[Held, str]] = {}
+        table = schema.open_interval
+        columns = [table.c[name] for name in _KEY]
         for chunk in _chunks(uids):
             query = (
-                sa.select(schema.open_interval, schema.party.c.uid)
-                .join(schema.party, schema.party.c.id == schema.open_interval.c.party)
+                sa.select(schema.party.c.uid, table.c.pod, *columns)
+                .join(schema.party, schema.party.c.id == table.c.party)
                 .where(schema.party.c.uid.in_(chunk))
             )
-            for row in connection.execute(query).mappings():
-                found[_key(row)] = row["uid"]
+            for uid, pod, *key in connection.execute(query):
+                found.setdefault(uid, {})[tuple(key)] = pod
         return found
 
     def _replace_open(
-        self, connection: sa.Connection, uids: Sequence[str], rows: Sequence[Mapping[str, Any]]
+        self, connection: sa.Connection, uids: Sequence[str], rows: Sequence[Held]
     ) -> None:
         table = schema.open_interval
         for chunk in _chunks(uids):
             whose = sa.select(schema.party.c.id).where(schema.party.c.uid.in_(chunk))
             connection.execute(table.delete().where(table.c.party.in_(whose)))
-        self._insert(connection, table, rows)
+        bulk.insert(connection, table, _HELD, rows)
 
     def _unsettle(self, connection: sa.Connection, moment: int) -> None:
         """Something about this moment is new: days from it on are added up again."""
@@ -381,29 +373,18 @@ def hold_of(row: Row) -> Hold:
     )  # fmt: skip
 
 
-def _key(row: Row) -> tuple[Any, ...]:
-    return tuple(row[name] for name in _KEY)
-
-
-def _pieces(row: Mapping[str, Any], hold: Hold, prices: Prices) -> list[dict[str, Any]]:
+def _pieces(row: Held, hold: Hold, prices: Prices) -> list[Held]:
     """An ended interval, cut where prices changed, each piece with its rate."""
     assert hold.ended is not None, "the caller looked"  # noqa: S101
     if hold.ended <= hold.started:
-        return [{**row, "ended": hold.started, "rate": 0, "claim": 0}]
+        return [(*row, hold.started, 0, 0)]
     found = []
+    at = len(_KEY) - 1
     for start, end in prices.cuts(hold.started, hold.ended):
         rate = prices.rate(hold.device, hold.form, start)
         owed = sharing.claim(rate, hold.part)
-        found.append({**row, "started": start, "ended": end, "rate": rate, "claim": owed})
+        found.append((*row[:at], start, *row[at + 1 :], end, rate, owed))
     return found
-
-
-def _gone(
-    known: Mapping[tuple[Any, ...], str], uid: str, holds: Sequence[Hold], key_of: Any
-) -> list[int]:
-    """When what is held no longer, and was not told to have ended, began."""
-    told = {key_of(hold) for hold in holds}
-    return [key[-1] for key, whose in known.items() if whose == uid and key not in told]
 
 
 def _version(row: Row) -> pricing.Version:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from windlass.ledger.facts import WHOLE
 
@@ -45,6 +45,9 @@ class Span(Generic[K]):
     ended: int
     claim: int
     part: int
+    order: tuple[Any, ...] = ()
+    """Where what is left after dividing goes first to whoever is first: the same for the same
+    holders however time is cut and whoever asks."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -128,6 +131,10 @@ def _sweep(
         fitting += _segment(made, active, wall, claims, parts, seconds)
 
 
+def _order(span: Span[Any]) -> tuple[Any, ...]:
+    return span.order
+
+
 def _segment(
     made: Bill[K],
     active: Mapping[int, Span[K]],
@@ -145,7 +152,7 @@ def _segment(
     made.free += max(0, WHOLE - parts) * seconds
     fits = claims <= wall
     if not fits:
-        spans = list(active.values())
+        spans = sorted(active.values(), key=_order)
         for span, paid in zip(spans, split(wall, [s.claim for s in spans]), strict=True):
             made.shares[span.key].cost += paid * seconds
     else:

@@ -17,8 +17,8 @@ import sqlalchemy as sa
 
 from windlass.kinds import times
 from windlass.ledger import accounting, money, schema
-from windlass.ledger.book import PRUNED, SETTLED, Book, device_of
-from windlass.ledger.facts import DAY, Hold
+from windlass.ledger.book import OBSERVED, PRUNED, SETTLED, Book, device_of
+from windlass.ledger.facts import DAY
 
 MOST = 50
 """Overlaps, ghosts and gaps that are told one by one."""
@@ -47,6 +47,8 @@ class Verdict(msgspec.Struct, rename="camel", omit_defaults=True):
     """Held by the ledger, and by nobody in the cluster."""
     missing: list[str] = []
     """Held in the cluster, and not by the ledger."""
+    observed: str = ""
+    """When the ledger last looked at the cluster."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -62,17 +64,20 @@ class Live:
 
 def verify(book: Book, start: int, end: int, live: Iterable[Live] | None = None) -> Verdict:
     """`live`: what the cluster shows now; None: it is not compared."""
-    account = accounting.between(book, start, end)
-    with book.engine.connect() as connection:
+    prices = book.prices()
+    with book.reading() as connection:
+        account = accounting.Account(by_run=False)
+        accounting.counted(connection, prices, start, end, account)
         wall = _wall(connection, book, start, end)
         overlaps = _overlaps(connection, start, end)
         gaps = _gaps(connection, start, end)
         drift = _drift(connection, book, start, end)
+        observed = _mark(connection, OBSERVED)
     teams = sum(each.cost for each in account.sums.values())
     idle = sum(each.idle for each in account.hardware.values())
     homeless = sum(each.homeless for each in account.hardware.values())
     shown = money.micros([teams, idle])
-    ghosts, missing = against(book.open_holds(), live) if live is not None else ([], [])
+    ghosts, missing = against(book, live) if live is not None else (set[Live](), set[Live]())
     return Verdict(
         since=times.seconds(times.from_unix(start)),
         until=times.seconds(times.from_unix(end)),
@@ -85,23 +90,26 @@ def verify(book: Book, start: int, end: int, live: Iterable[Live] | None = None)
         overlaps=overlaps,
         homeless_hours=round(homeless / 1e6 / 3600, 6),
         gaps=gaps,
-        ghosts=ghosts[:MOST],
-        missing=missing[:MOST],
+        ghosts=named(ghosts),
+        missing=named(missing),
+        observed=times.seconds(times.from_unix(observed)) if observed else "",
     )
 
 
-def against(held: Iterable[Hold], live: Iterable[Live]) -> tuple[list[str], list[str]]:
-    """Ghosts, and what is missing."""
+def against(book: Book, live: Iterable[Live]) -> tuple[set[Live], set[Live]]:
+    """Ghosts, and what is missing. The ledger writes a moment after the cluster: whoever asks looks
+    again, and takes what differs every time."""
     known = {
         Live(each.party.uid, each.member.attempt, each.member.role, each.member.index,
              f"{each.party.team}/{each.party.run or 'pod'} {each.member.role} {each.member.index}")
-        for each in held
+        for each in book.open_holds()
     }  # fmt: skip
     there = set(live)
-    return (
-        [each.shown or each.uid for each in sorted(known - there)],
-        [each.shown or each.uid for each in sorted(there - known)],
-    )
+    return known - there, there - known
+
+
+def named(found: Iterable[Live]) -> list[str]:
+    return [each.shown or each.uid for each in sorted(found)][:MOST]
 
 
 def _wall(connection: sa.Connection, book: Book, start: int, end: int) -> int:

@@ -11,6 +11,7 @@ and what is idle. Nobody sees names of other teams.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any
@@ -32,9 +33,8 @@ if TYPE_CHECKING:
 
 _OF_ALL = ("usage", "fleet", "verify")
 _OF_ONE = ("usage", "statement")
-_LOOKS, _PAUSE = 100, 0.05
-"""A Run that ended a moment ago is written down in a moment: whoever deletes it need not see that
-it was waited for."""
+_LOOKS, _PAUSE = 6, 0.5
+"""How often `verify` looks for what only one side knows, and how many seconds apart."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -107,11 +107,31 @@ class Accounts:
 
         now = int(times.now().timestamp())
         start, end = _range(query, now)
-        pods = (await self._store.list(kubernetes.Pod)).items
-        runs = (await self._store.list(Run)).items
-        live = [*_live_runs(runs), *_live_pods(pods)]
-        found = await ledger.ask(lambda book: verifying.verify(book, start, min(end, now), live))
+        found = await ledger.ask(lambda book: verifying.verify(book, start, min(end, now)))
+        ghosts, missing = await self._lasting(ledger)
+        found.ghosts, found.missing = verifying.named(ghosts), verifying.named(missing)
         return {"kind": "Verdict", **msgspec.to_builtins(found)}
+
+    async def _lasting(self, ledger: Ledger) -> tuple[set[verifying.Live], set[verifying.Live]]:
+        """What only the ledger or only the cluster knows. The ledger writes a moment later, so only
+        what differs at every look counts, until nothing does."""
+        from windlass.ledger import verifying
+
+        found: tuple[set[verifying.Live], set[verifying.Live]] | None = None
+        for _ in range(_LOOKS):
+            runs = (await self._store.list(Run)).items
+            pods = (await self._store.list(kubernetes.Pod)).items
+            live = [*_live_runs(runs), *_live_pods(pods)]
+            ghosts, missing = await ledger.ask(
+                lambda book, live=live: verifying.against(book, live)  # type: ignore[misc]
+            )
+            if found is not None:
+                ghosts, missing = ghosts & found[0], missing & found[1]
+            found = ghosts, missing
+            if not any(found):
+                break
+            await asyncio.sleep(_PAUSE)
+        return found or (set(), set())
 
     async def _statement(self, ledger: Ledger, query: Any, asked: Question) -> web.Response:
         from windlass.ledger import calendar, statement

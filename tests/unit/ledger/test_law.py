@@ -38,7 +38,7 @@ def test_a_bill_is_what_counting_every_second_gives_and_may_be_cut_anywhere(span
     for length, away, rate in there:
         spells.append((at, at + length, rate))
         at += length + away
-    listed = [sharing.Span(i, a, a + n, c, p) for i, (a, n, c, p) in enumerate(spans)]
+    listed = [sharing.Span(i, a, a + n, c, p, (i,)) for i, (a, n, c, p) in enumerate(spans)]
     whole = sharing.bill(spells, listed, 0, 80)
     assert sum(s.cost for s in whole.shares.values()) + whole.idle == whole.wall
     counted, wall = dict.fromkeys(range(len(listed)), 0), 0
