@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 
+import pytest
+import sqlalchemy as sa
+
 from tests.unit.control import build
 from tests.unit.control.conftest import store as store
 from tests.unit.ledger.test_budgets import Clock
 from windlass.control import metrics, views
 from windlass.kinds import kubernetes, meta, run, times
-from windlass.ledger import keeper, verifying
+from windlass.ledger import accounting, keeper, reports, verifying
 from windlass.ledger.book import Book
+from windlass.ledger.facts import DAY
 
 START = 1_790_812_800
 
@@ -118,3 +122,85 @@ async def test_a_deleted_run_is_let_go_when_it_is_written_down(store, book):
     with book.engine.connect() as connection:
         rows = connection.exec_driver_sql("SELECT started, ended FROM interval").all()
     assert [tuple(row) for row in rows] == [(START, START + 50)]
+
+
+async def a_run_that_lasted(store, seconds: int) -> run.Run:
+    """A Run `job` that started at START, and has ended."""
+    owner = build.a_run("job", build.role())
+    owner.metadata.finalizers = [run.FINALIZER_LEDGER]
+    made = await store.create(owner)
+    since, until = (times.seconds(times.from_unix(START + n)) for n in (0, seconds))
+    held = {"attempt": 0, "role": "worker", "count": 1, "since": since, "until": until}
+    room = {"attempt": 0, "epoch": 1, "members": {"worker": [{"node": "n1"}]}}
+    status = {"phase": "Succeeded", "assignment": room, "held": [held]}
+    await store.patch(
+        run.Run, "job", build.NAMESPACE, subresource="status", patch={"status": status}
+    )
+    return made
+
+
+async def test_a_run_made_again_under_its_name_is_somebody_else(store, book):
+    clock = Clock(START + 100)
+    await store.create(build.node("n1"))
+    uids = set()
+    for _ in range(2):  # the same name, member, node and second
+        uids.add((await a_run_that_lasted(store, 30)).uid)
+        async with keeping(store, book, clock):
+            await store.delete(run.Run, "job", build.NAMESPACE)
+        async with keeping(store, book, clock):
+            assert (await store.list(run.Run, build.NAMESPACE)).items == []
+    question = reports.Question(START, START + 100, START + 100, by=("run",), team=build.NAMESPACE)
+    (row,) = reports.usage(book, question).rows
+    account = accounting.between(book, START, START + 100, by_run=True)
+    assert {who.uid for who, *_ in account.sums} == uids
+    each = {total.cpu for total in account.sums.values()}
+    assert len(each) == 1
+    assert row.cpu_hours == round(2 * each.pop() / 1000 / 3600, 6)
+    assert verifying.verify(book, START, START + 100).overlaps == []
+
+
+@pytest.mark.parametrize("settled", [False, True])
+async def test_a_run_of_less_than_a_second_is_told_although_it_held_nothing(store, book, settled):
+    clock = Clock(START + 100)
+    await store.create(build.node("n1"))
+    await a_run_that_lasted(store, 0)
+    async with keeping(store, book, clock):
+        pass
+    if settled:
+        assert accounting.settle(book, START + DAY) == 1
+    question = reports.Question(
+        START, START + DAY, START + 2 * DAY, by=("run",), team=build.NAMESPACE
+    )
+    (row,) = reports.usage(book, question).rows
+    assert (row.labels, row.machine_hours) == ({"run": "job"}, 0)
+    assert verifying.verify(book, START, START + DAY).holds
+
+
+async def test_a_deleted_run_stays_while_the_database_is_away(store, book, monkeypatch):
+    clock = Clock(START + 100)
+    await store.create(build.node("n1"))
+    await a_run_that_lasted(store, 30)
+    await store.delete(run.Run, "job", build.NAMESPACE)
+
+    def away(*_: object) -> int:
+        raise sa.exc.OperationalError("INSERT", {}, Exception("the server went away"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(book, "write", away)
+        with pytest.raises(sa.exc.OperationalError):
+            async with keeping(store, book, clock):
+                pass
+        assert (await store.get(run.Run, "job", build.NAMESPACE)).metadata.finalizers
+    # What was written when it died before the Run was let go is not written again.
+    real = book.settle_parties
+    monkeypatch.setattr(book, "settle_parties", away)
+    with pytest.raises(sa.exc.OperationalError):
+        async with keeping(store, book, clock):
+            pass
+    assert (await store.get(run.Run, "job", build.NAMESPACE)).metadata.finalizers
+    monkeypatch.setattr(book, "settle_parties", real)
+    async with keeping(store, book, clock):
+        assert (await store.list(run.Run, build.NAMESPACE)).items == []
+    with book.engine.connect() as connection:
+        rows = connection.exec_driver_sql("SELECT started, ended FROM interval").all()
+    assert [tuple(row) for row in rows] == [(START, START + 30)]
