@@ -111,6 +111,7 @@ class Platform(Stoppable):
             authority=authority,
             python=images.PYTHON,
             environments=f"claim:{_ENVIRONMENTS}",
+            ledger=True,
         )
         for namespace in (NAMESPACE, workloads.names.NODES):
             self._write("/api/v1/namespaces", "v1", "Namespace", namespace)

@@ -11,9 +11,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import sqlalchemy as sa
@@ -26,6 +27,7 @@ from windlass.ledger.pricing import Prices
 SETTLED, PRUNED, OBSERVED, BEGUN = "settled", "pruned", "observed", "begun"
 _AT_ONCE = 500
 """Values in one list of a query: SQLite allows some thousands."""
+T = TypeVar("T")
 Row = Any
 """A row of a query, by the names of its columns."""
 _KEY = ("party", "attempt", "role", "member", "device", "started")
@@ -50,6 +52,8 @@ class Book:
         """The numbers of parties by uid and queue."""
         self._devices: dict[Device, int] = {}
         self._prices: Prices | None = None
+        self._pricing = threading.Lock()
+        """Whoever reads prices while a list is added must not keep what was before."""
 
     @staticmethod
     def open(url: str) -> Book:
@@ -88,7 +92,7 @@ class Book:
         """Everything that is known of these parties, by uid. How many intervals are new."""
         prices = self.prices()
         with self._begin() as connection:
-            self._know(connection, [hold for holds in told.values() for hold in holds])
+            self._know(connection, told)
             known = self._open_rows(connection, list(told))
             ended: list[Held] = []
             open_: list[Held] = []
@@ -108,7 +112,7 @@ class Book:
                 touched += [key[-1] for key in before]  # held no longer, and not told to have ended
                 ended += self._unwritten(connection, uid, mine)
             new = bulk.insert(connection, schema.interval, (*_HELD, *_ENDED), ended)
-            self._replace_open(connection, list(told), open_)
+            self._replace_open(connection, list(known), open_)
             self._unsettle(connection, min(touched, default=now))
         return new
 
@@ -201,17 +205,18 @@ class Book:
     # --- prices
 
     def prices(self) -> Prices:
-        if self._prices is None:
-            with self.engine.connect() as connection:
-                rows = connection.execute(sa.select(schema.price_list)).mappings().all()
-            self._prices = Prices(_version(row) for row in rows)
-        return self._prices
+        with self._pricing:
+            if self._prices is None:
+                with self.engine.connect() as connection:
+                    rows = connection.execute(sa.select(schema.price_list)).mappings().all()
+                self._prices = Prices(_version(row) for row in rows)
+            return self._prices
 
     def list_prices(self, lists: Iterable[pricelist.PriceList], now: int) -> None:
         """These price lists are there, and no others. A list counts from its time on, but not from
         before it was created; one that is gone counts no longer, and its past stays."""
         wanted = {each.uid: each for each in lists}
-        with self._begin() as connection:
+        with self._pricing, self._begin() as connection:
             rows = connection.execute(sa.select(schema.price_list)).mappings().all()
             known = {row["uid"]: row for row in rows}
             fresh = [_price_row(each, now) for uid, each in wanted.items() if uid not in known]
@@ -221,8 +226,8 @@ class Book:
                 until = max(now, known[uid]["since"])
                 table = schema.price_list
                 connection.execute(table.update().where(table.c.uid == uid).values(until=until))
-        if fresh or gone:
-            self._prices = None
+            if fresh or gone:
+                self._prices = None
 
     # --- around it
 
@@ -260,7 +265,9 @@ class Book:
             self._devices.clear()
             raise
 
-    def _know(self, connection: sa.Connection, holds: Sequence[Hold]) -> None:
+    def _know(self, connection: sa.Connection, told: Mapping[str, Sequence[Hold]]) -> None:
+        """The numbers of all these parties and of what they held."""
+        holds = [hold for each in told.values() for hold in each]
         self._know_devices(connection, {hold.device for hold in holds})
         if len(self._parties) > _MOST_PARTIES:
             self._parties.clear()
@@ -271,7 +278,8 @@ class Book:
         }
         rows = [{**dataclasses.asdict(each), "closed": 0} for each in unknown.values()]
         bulk.insert_named(connection, schema.party, rows)
-        for chunk in _chunks([uid for uid, _ in unknown]):
+        asked = {uid for uid, _ in unknown} | {uid for uid in told if uid not in self._parties}
+        for chunk in _chunks(sorted(asked)):
             table = schema.party
             query = sa.select(table.c.uid, table.c.queue, table.c.id).where(table.c.uid.in_(chunk))
             for uid, name, number in connection.execute(query):
@@ -318,24 +326,24 @@ class Book:
         found: dict[str, dict[Held, str]] = {}
         table = schema.open_interval
         columns = [table.c[name] for name in _KEY]
-        for chunk in _chunks(uids):
-            query = (
-                sa.select(schema.party.c.uid, table.c.pod, *columns)
-                .join(schema.party, schema.party.c.id == table.c.party)
-                .where(schema.party.c.uid.in_(chunk))
-            )
-            for uid, pod, *key in connection.execute(query):
-                found.setdefault(uid, {})[tuple(key)] = pod
+        whose = self._numbers(uids)
+        for chunk in _chunks(list(whose)):
+            query = sa.select(table.c.pod, *columns).where(table.c.party.in_(chunk))
+            for pod, *key in connection.execute(query):
+                found.setdefault(whose[key[0]], {})[tuple(key)] = pod
         return found
 
     def _replace_open(
         self, connection: sa.Connection, uids: Sequence[str], rows: Sequence[Held]
     ) -> None:
         table = schema.open_interval
-        for chunk in _chunks(uids):
-            whose = sa.select(schema.party.c.id).where(schema.party.c.uid.in_(chunk))
-            connection.execute(table.delete().where(table.c.party.in_(whose)))
+        for chunk in _chunks(list(self._numbers(uids))):
+            connection.execute(table.delete().where(table.c.party.in_(chunk)))
         bulk.insert(connection, table, _HELD, rows)
+
+    def _numbers(self, uids: Sequence[str]) -> dict[int, str]:
+        """The uids of parties by their numbers."""
+        return {number: uid for uid in uids for number in self._parties.get(uid, {}).values()}
 
     def _unsettle(self, connection: sa.Connection, moment: int) -> None:
         """Something about this moment is new: days from it on are added up again."""
@@ -421,7 +429,7 @@ def _set_mark(connection: sa.Connection, name: str, value: int) -> None:
         connection.execute(table.insert().values(name=name, value=value))
 
 
-def _chunks(values: Sequence[str]) -> Iterator[Sequence[str]]:
+def _chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
     for start in range(0, len(values), _AT_ONCE):
         yield values[start : start + _AT_ONCE]
 
@@ -447,7 +455,10 @@ def _engine(url: str) -> sa.Engine:
 
 
 def _upgrade(connection: sa.Connection) -> None:
-    """Takes the steps that are missing; Alembic is loaded only if there are any."""
+    """Takes the steps that are missing, all or none; Alembic is loaded only if there are any.
+    Whoever opens at the same time waits, and finds them taken."""
+    alone = "SELECT pg_advisory_xact_lock(7239041)"
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.dialect.name == "sqlite" else alone)
     if sa.inspect(connection).has_table("alembic_version"):
         found = connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
         if found == schema.VERSION:

@@ -64,7 +64,7 @@ class Question:
         )
 
 
-class Row(msgspec.Struct, rename="camel", omit_defaults=True):
+class Row(msgspec.Struct, rename="camel"):
     """One line of a report."""
 
     labels: dict[str, str]

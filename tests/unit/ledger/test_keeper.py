@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 from collections.abc import AsyncIterator
 
@@ -204,3 +205,12 @@ async def test_a_deleted_run_stays_while_the_database_is_away(store, book, monke
     with book.engine.connect() as connection:
         rows = connection.exec_driver_sql("SELECT started, ended FROM interval").all()
     assert [tuple(row) for row in rows] == [(START, START + 30)]
+
+
+def test_many_may_open_a_new_ledger_at_the_same_time(url):
+    address = url()
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        books = list(pool.map(lambda _: Book.open(address), range(8)))
+    for each in books:
+        assert each.present() == []
+        each.close()

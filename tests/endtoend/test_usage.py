@@ -1,0 +1,193 @@
+"""Teams, prices, budgets and the ledger on both engines: the same commands, the same numbers, with
+the server killed on the way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.embedded.test_skeleton import PODS, until
+from tests.endtoend.engines import Embedded, only_with_images
+from tests.harness import images
+from tests.unit.cli.invoking import Result, invoke
+from windlass.cli import exits
+
+HOLD = "echo once >> {here}/starts; while [ ! -e {here}/go ]; do sleep 0.05; done"
+
+
+class Cli:
+    """The command line as somebody on this engine calls it."""
+
+    def __init__(self, engine: Embedded) -> None:
+        way = engine.way
+        name = "WINDLASS_STATE" if "state" in way else "WINDLASS_KUBECONFIG"
+        self._environment = {name: str(next(iter(way.values())))}
+
+    def __call__(self, *words: object) -> Result:
+        return invoke(*words, env=self._environment)
+
+    def ok(self, *words: object) -> Result:
+        result = self(*words)
+        assert result.code == exits.OK, result.err
+        return result
+
+    def json(self, *words: object) -> Any:
+        return self.ok(*words, "--json").json
+
+    def usage_of(self, run: str) -> dict[str, Any]:
+        """The one row of a run, once it is there."""
+        found: list[dict[str, Any]] = []
+
+        def told() -> bool:
+            found[:] = self.json("usage", "--by", "run", "--run", run)["rows"]
+            return len(found) == 1
+
+        until(told, f"the usage of {run} is told")
+        return found[0]
+
+    def settled(self) -> dict[str, Any]:
+        """The verdict once neither side knows more than the other."""
+        found: dict[str, Any] = {}
+
+        def agrees() -> bool:
+            found.clear()
+            found.update(self.json("usage", "--verify"))
+            return not any(map(found.get, ("ghosts", "missing")))
+
+        until(agrees, "the ledger and the cluster agree")
+        return found
+
+
+@pytest.fixture(scope="module")
+def cli(engine: Embedded) -> Cli:
+    made = Cli(engine)
+    made.ok("price", "set", "machine", "--per-hour", "3.60")
+    return made
+
+
+def test_what_a_run_held_is_written_down_once_though_the_server_is_killed(
+    engine: Embedded, cli: Cli, tmp_path: Path
+) -> None:
+    own = engine.at(tmp_path)
+    own.submit("kept", HOLD)
+    own.wait_phase("kept", "Running")
+    engine.server.restart(hard=True)
+    until(lambda: not cli.json("usage", "--verify").get("missing"), "what runs is written down")
+    (tmp_path / "go").touch()
+    own.wait_phase("kept", "Succeeded")
+    engine.server.restart(hard=True)
+    verdict = cli.settled()
+    assert verdict["holds"], verdict
+    before = cli.usage_of("kept")
+    assert before["costMicros"] > 0, (before, verdict, cli.json("price", "list"))
+    # A second life adds nothing, and a run that is deleted is let go and stays in the ledger.
+    engine.server.restart(hard=True)
+    assert cli.usage_of("kept") == before
+    cli.ok("delete", "run", "kept")
+    until(lambda: "kept" not in cli.ok("get", "runs", "-q").out, "it is gone")
+    assert cli.usage_of("kept") == before
+
+
+def test_a_deleted_run_is_kept_while_nobody_writes_it_down(
+    engine: Embedded, cli: Cli, tmp_path: Path
+) -> None:
+    only_with_images(engine, "embedded, a server that is away takes no deletion either")
+    own = engine.at(tmp_path)
+    own.submit("late", HOLD)
+    own.wait_phase("late", "Running")
+    engine.platform.server.kill()  # type: ignore[attr-defined]
+    api = engine.platform.cluster.plane.rest  # type: ignore[attr-defined]
+    path = "/apis/windlass.dev/v1alpha1/namespaces/default/runs/late"
+    assert api.delete(path).status in (200, 202)
+    until(lambda: api.get(path).json["status"]["phase"] == "Stopped", "it has been stopped")
+    assert api.get(path).json["metadata"]["finalizers"] == ["windlass.dev/ledger"]
+    engine.server.restart(hard=True)
+    until(lambda: api.get(path).status == 404, "it is let go")
+    assert cli.usage_of("late")["costMicros"] > 0
+    assert cli.settled()["holds"]
+
+
+def test_the_pods_of_others_count_until_they_were_last_seen(engine: Embedded, cli: Cli) -> None:
+    only_with_images(engine, "embedded, nothing goes while the server is away")
+    api = engine.platform.cluster.plane.rest  # type: ignore[attr-defined]
+    for name in ("stays", "goes"):
+        pod = {
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+            "spec": {
+                "nodeName": engine.node()["metadata"]["name"],
+                "terminationGracePeriodSeconds": 0,
+                "containers": [{
+                    "name": "main", "image": images.PLATFORM, "command": ["sleep", "1000"],
+                    "resources": {"requests": {"cpu": "100m", "memory": "16Mi"}},
+                }],
+            },
+        }  # fmt: skip
+        assert api.post(PODS, pod).status == 201
+    until(lambda: not cli.json("usage", "--verify").get("missing"), "both are written down")
+    uid = api.get(f"{PODS}/goes").json["metadata"]["uid"]
+    engine.platform.server.kill()  # type: ignore[attr-defined]
+    api.delete(f"{PODS}/goes")
+    until(lambda: api.get(f"{PODS}/goes").status == 404, "the pod is gone")
+    engine.server.restart(hard=True)
+    until(
+        lambda: any(gap["subject"] == uid for gap in cli.json("usage", "--verify")["gaps"]),
+        "the gap is told",
+    )
+    api.delete(f"{PODS}/stays")
+    until(lambda: api.get(f"{PODS}/stays").status == 404, "the other pod is gone")
+    verdict = cli.settled()
+    assert verdict["holds"], verdict
+
+
+def test_nodes_are_there_whether_anybody_holds_them_or_not(engine: Embedded, cli: Cli) -> None:
+    told = cli.json("usage", "--all")
+    assert told["total"]["costMicros"] + told["idle"]["costMicros"] == told["wall"]["costMicros"]
+    assert told["wall"]["machineHours"] > 0
+    fleet = cli.json("usage", "--fleet")
+    assert {point["device"] for point in fleet["points"]} >= {"machine"}
+    assert "machine" in cli.ok("usage", "--fleet").out
+
+
+def test_teams_queues_statements_and_budgets(engine: Embedded, cli: Cli, tmp_path: Path) -> None:
+    try:
+        cli.ok("team", "create", "vision", "--guarantee", "cpu=1", "--member", "alice",
+               "--no-tokens")  # fmt: skip
+        assert "unchanged" in cli.ok(
+            "team", "create", "vision", "--guarantee", "cpu=1", "--member", "alice", "--no-tokens"
+        ).out  # fmt: skip
+        assert "vision" in [each["name"] for each in cli.json("team", "list")]
+        assert "vision" in cli.ok("queue", "tree").out
+        file = tmp_path / "tree.yaml"
+        file.write_text("queues:\n  vision: {guarantee: {cpu: 2}, namespaces: [vision]}\n")
+        assert "may count on cpu" in cli.ok("queue", "apply", "-f", str(file), "--dry-run").out
+        cli.ok("queue", "apply", "-f", str(file), "--yes")
+        cli.ok("budget", "set", "vision", "--hours", "machine=0")
+        cli.ok("submit", "-N", "vision", "-n", "held", "--cpus", "100m", "--", "true")
+        until(
+            lambda: _run(cli, "held", "vision")["status"].get("reason") == "BudgetExhausted",
+            "the budget holds it",
+        )
+        cli.ok("budget", "override", "vision", "--until", "2099-01-01T00:00:00Z", "--reason", "x")
+        me = cli.json("whoami")["user"]
+        assert _queue(cli, "vision")["spec"]["budget"]["override"]["by"] == me
+        cli.ok("wait", "held", "-N", "vision", "--timeout", "120s")
+        until(lambda: cli.json("usage", "-N", "vision", "--by", "run")["rows"], "it is told")
+        cli.settled()
+        page = tmp_path / "page.html"
+        cli.ok("usage", "-N", "vision", "--statement", "html", "-o", str(page))
+        assert "vision" in page.read_text()
+        assert "team,month,table" in cli.ok("usage", "-N", "vision", "--statement", "csv").out
+        assert cli.json("usage", "-N", "vision", "--statement", "text")["team"] == "vision"
+    finally:
+        cli("team", "delete", "vision", "--stop-runs", "-y")
+
+
+def _run(cli: Cli, name: str, team: str) -> dict[str, Any]:
+    return dict(json.loads(cli.ok("get", "run", name, "-N", team, "--json").out))
+
+
+def _queue(cli: Cli, name: str) -> dict[str, Any]:
+    return dict(json.loads(cli.ok("get", "queue", name, "--json").out))
