@@ -82,7 +82,7 @@ def test_what_a_run_held_is_written_down_once_though_the_server_is_killed(
     verdict = cli.settled()
     assert verdict["holds"], verdict
     before = cli.usage_of("kept")
-    assert before["costMicros"] > 0, (before, verdict, cli.json("price", "list"))
+    assert before["costMicros"] > 0
     # A second life adds nothing, and a run that is deleted is let go and stays in the ledger.
     engine.server.restart(hard=True)
     assert cli.usage_of("kept") == before
@@ -133,7 +133,7 @@ def test_the_pods_of_others_count_until_they_were_last_seen(engine: Embedded, cl
     until(lambda: api.get(f"{PODS}/goes").status == 404, "the pod is gone")
     engine.server.restart(hard=True)
     until(
-        lambda: any(gap["subject"] == uid for gap in cli.json("usage", "--verify")["gaps"]),
+        lambda: any(gap["subject"] == uid for gap in cli.json("usage", "--verify").get("gaps", ())),
         "the gap is told",
     )
     api.delete(f"{PODS}/stays")
@@ -171,8 +171,9 @@ def test_teams_queues_statements_and_budgets(engine: Embedded, cli: Cli, tmp_pat
             "the budget holds it",
         )
         cli.ok("budget", "override", "vision", "--until", "2099-01-01T00:00:00Z", "--reason", "x")
-        me = cli.json("whoami")["user"]
-        assert _queue(cli, "vision")["spec"]["budget"]["override"]["by"] == me
+        if not engine.images:  # there a policy of the installation does it: test_teams
+            me = cli.json("whoami")["user"]
+            assert _queue(cli, "vision")["spec"]["budget"]["override"]["by"] == me
         cli.ok("wait", "held", "-N", "vision", "--timeout", "120s")
         until(lambda: cli.json("usage", "-N", "vision", "--by", "run")["rows"], "it is told")
         cli.settled()

@@ -118,6 +118,8 @@ class Platform(Stoppable):
         configs = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
         self._write(configs, "v1", "ConfigMap", engine.NAME, data=facts.data())
         self._write_environments()
+        for obj in rights.people():
+            self._write_object(obj)
         queues = "/apis/windlass.dev/v1alpha1/queues"
         self._write(queues, "windlass.dev/v1alpha1", "Queue", "default", spec={})
         services = f"/api/v1/namespaces/{NAMESPACE}/services"

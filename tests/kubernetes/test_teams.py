@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,6 +85,62 @@ def test_programs_get_a_service_accounts_token(
     told = program.json("whoami")
     assert told["user"] == "system:serviceaccount:support:ci"
     rest.eventually("it is in", lambda: program.json("whoami")["teams"] == {"support": "member"})
+
+
+def test_an_override_carries_the_name_of_whoever_gave_it_not_what_he_wrote(
+    admin: Cli, plane: ControlPlane
+) -> None:
+    path = "/apis/windlass.dev/v1alpha1/queues/support"
+    group = "rbac.authorization.k8s.io"
+    binding = {
+        "apiVersion": f"{group}/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "bob"},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": "bob"}],
+    }  # fmt: skip
+    assert plane.rest.post(f"/apis/{group}/v1/clusterrolebindings", binding).status == 201
+    admin("budget", "set", "support", "--hours", "gpu=10")
+    bob = Cli(plane.token_kubeconfig("bob"))
+    until = ("--until", "2099-01-01T00:00:00Z")
+    rest.eventually("bob may", lambda: bob._run("queue", "pause", "support").code == 0)
+    bob("queue", "resume", "support")
+
+    def by() -> str:
+        return str(plane.rest.get(path).json["spec"]["budget"]["override"].get("by", ""))
+
+    def signed() -> bool:
+        # A policy counts a moment after it was made.
+        bob("budget", "override", "support", *until, "--reason", f"deadline {random.random()}")
+        return by() == "bob"
+
+    rest.eventually("it is signed", signed)
+    lie = {"until": "2098-01-01T00:00:00Z", "reason": "mine", "by": "alice"}
+    plane.rest.merge(path, {"spec": {"budget": {"override": lie}}})
+    assert by() not in ("alice", "bob", "")
+    # Whoever changes something else does not become who gave it.
+    before = by()
+    bob("team", "set", "support", "--weight", "3", "--no-tokens")
+    assert by() == before
+
+
+def test_work_for_another_teams_queue_is_refused(admin: Cli, plane: ControlPlane) -> None:
+    admin("team", "create", "language", "--no-tokens")
+
+    def refused(queue: str, name: str) -> str:
+        spec = {**RUN["spec"], "queue": queue}  # type: ignore[dict-item]
+        answer = plane.rest.post(RUNS, RUN | {"metadata": {"name": name}, "spec": spec})
+        return answer.json["message"] if answer.status == 403 else ""
+
+    rest.eventually("it is refused", lambda: refused("language", f"x{random.randrange(10**9)}"))
+    told = refused("language", "thief")
+    assert "QueueNotYours: queue language is for other namespaces, not for support" in told
+    assert refused("support", "own") == ""
+    moved = plane.rest.merge(f"{RUNS}/own", {"spec": {"queue": "language"}})
+    assert moved.status == 403
+    for run in plane.rest.get(RUNS).json["items"]:
+        if run["metadata"]["name"] not in ("job", "hers"):
+            path = f"{RUNS}/{run['metadata']['name']}"
+            plane.rest.merge(path, {"metadata": {"finalizers": None}})
+            plane.rest.delete(path)
 
 
 def test_a_team_is_deleted_with_all_it_has(admin: Cli, plane: ControlPlane) -> None:

@@ -8,6 +8,7 @@ from windlass.install import names, rights
 from windlass.install.names import Object
 from windlass.server import platformpaths
 
+_GROUP = "admissionregistration.k8s.io/v1"
 _SHARES = 40
 """As kube-scheduler's own level; a plain ServiceAccount shares one level with everybody's."""
 _PRECEDENCE = 700
@@ -76,8 +77,15 @@ def priorities() -> Iterator[Object]:
 
 
 def admission() -> Iterator[Object]:
-    """Work carries the name of whoever handed it in: what the embedded server sees to itself."""
-    group, controllers = "admissionregistration.k8s.io/v1", rights.ACCOUNTS[names.CONTROLLERS]
+    """What the embedded server sees to itself: names that are the caller's, queues that are his."""
+    yield from _users()
+    yield from _budgets()
+    yield from _queues()
+
+
+def _users() -> Iterator[Object]:
+    """Work carries the name of whoever handed it in."""
+    group, controllers = _GROUP, rights.ACCOUNTS[names.CONTROLLERS]
     ours = f"system:serviceaccount:{controllers}:{names.CONTROLLERS}"
     # What CronRuns are made into carries the name of whoever made the CronRun.
     not_ours = {"name": "not-ours", "expression": f"request.userInfo.username != '{ours}'"}
@@ -127,6 +135,71 @@ def admission() -> Iterator[Object]:
                 }
             ],
         }, {"validationActions": ["Deny"]})  # fmt: skip
+
+
+def _budgets() -> Iterator[Object]:
+    """Whoever gives a queue leave to exceed its budget is named in it, whatever he wrote."""
+
+    def of(which: str) -> str:
+        return f"{which}.spec.budget.override"
+
+    def who(which: str) -> str:
+        return f"(has({of(which)}.by) ? {of(which)}.by : '')"
+
+    has = "has({0}.spec.budget) && has({0}.spec.budget.override)"
+    same = " && ".join(
+        ["oldObject != null", has.format("oldObject")]
+        + [f"{of('oldObject')}.{name} == {of('object')}.{name}" for name in ("until", "reason")]
+        + [f"{who('oldObject')} == {who('object')}"]
+    )
+    yield from _policy(_GROUP, "Mutating", "windlass-override-of-queues", {
+        "matchConstraints": _matching("queues", "CREATE", "UPDATE"),
+        "matchConditions": [
+            {"name": "overrides", "expression": has.format("object")},
+            {"name": "new", "expression": f"!({same})"},
+        ],
+        "failurePolicy": "Fail",
+        "reinvocationPolicy": "Never",
+        "mutations": [
+            {
+                "patchType": "JSONPatch",
+                "jsonPatch": {
+                    "expression": "[JSONPatch{op: 'add', path: '/spec/budget/override/by', "
+                    "value: request.userInfo.username}]"
+                },
+            }
+        ],
+    }, {})  # fmt: skip
+
+
+def _queues() -> Iterator[Object]:
+    """Work that names a queue which is for other namespaces is refused; each Queue is looked at.
+    That a queue only holds others together cannot be seen in it alone: the scheduler says so."""
+    for resource, path in (("runs", "spec"), ("cronruns", "spec.template.spec")):
+        named, before = f"object.{path}.queue", f"oldObject.{path}.queue"
+        allowed = "params.spec.namespaces"
+        changed = f"oldObject == null || !has({before}) || {before} != {named}"
+        yield from _policy(_GROUP, "Validating", f"windlass-queue-of-{resource}", {
+            "paramKind": {"apiVersion": "windlass.dev/v1alpha1", "kind": "Queue"},
+            "matchConstraints": _matching(resource, "CREATE", "UPDATE"),
+            "matchConditions": [
+                {"name": "names-one", "expression": f"has({named}) && ({changed})"},
+            ],
+            "failurePolicy": "Fail",
+            "validations": [
+                {
+                    "expression": f"{named} != params.metadata.name || !has({allowed}) || "
+                    f"size({allowed}) == 0 || object.metadata.namespace in {allowed}",
+                    "messageExpression": "'QueueNotYours: queue ' + params.metadata.name + ' is "
+                    "for other namespaces, not for ' + object.metadata.namespace + '; leave "
+                    f"{path}.queue out to use your own, or see `windlass queue tree`'",
+                    "reason": "Forbidden",
+                }
+            ],
+        }, {
+            "validationActions": ["Deny"],
+            "paramRef": {"selector": {}, "parameterNotFoundAction": "Allow"},
+        })  # fmt: skip
 
 
 def _policy(group: str, word: str, name: str, spec: Object, binding: Object) -> Iterator[Object]:

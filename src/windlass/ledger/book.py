@@ -158,9 +158,15 @@ class Book:
 
     # --- what was there
 
-    def observe(self, devices: Iterable[Device], now: int, last_seen: Mapping[str, int]) -> None:
-        """These devices are there now, and no others. `last_seen`: by node, when one that is gone
-        was last there, if that is not now."""
+    def observe(
+        self,
+        devices: Iterable[Device],
+        now: int,
+        last_seen: Mapping[str, int],
+        since: Mapping[str, int] | None = None,
+    ) -> None:
+        """These devices are there now, and no others. By node: when one that is gone was last there
+        (`last_seen`) and when one that is new came (`since`), if that is not now."""
         prices = self.prices()
         with self._begin() as connection:
             wanted = set(devices)
@@ -170,10 +176,11 @@ class Book:
                 sa.select(schema.open_presence, schema.device)
                 .join(schema.device, schema.device.c.id == schema.open_presence.c.device)
             ).mappings()  # fmt: skip
-            known, ended, touched = set(), [], []
+            known, nodes, ended, touched = set(), set(), [], []
             for row in list(rows):
                 number = row["device"]
                 known.add(number)
+                nodes.add(row["node"])
                 if number in ids:
                     continue
                 end = max(row["started"], last_seen.get(row["node"], now))
@@ -187,7 +194,14 @@ class Book:
                     schema.open_presence.delete().where(schema.open_presence.c.device == number)
                 )
             bulk.insert_named(connection, schema.presence, ended)
-            fresh = [{"device": n, "started": now} for n in ids if n not in known]
+            # A device that is added to a node is new now, whenever the node came.
+            came = {name: at for name, at in (since or {}).items() if name not in nodes}
+            fresh = [
+                {"device": number, "started": min(now, came.get(each.node, now))}
+                for number, each in ids.items()
+                if number not in known
+            ]
+            touched += [row["started"] for row in fresh]
             bulk.insert_named(connection, schema.open_presence, fresh)
             self._unsettle(connection, min(touched, default=now))
 

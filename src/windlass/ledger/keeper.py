@@ -335,7 +335,7 @@ class Keeper:
     async def _observe(self, last_seen: int | None = None) -> None:
         self._known_nodes = {each.name: reading.node(each) for each in self._views.nodes}
         devices = [device for at in self._known_nodes.values() for device in at.devices.values()]
-        now = self._unix()
+        now, came = self._unix(), self._came()
 
         def work() -> None:
             seen: dict[str, int] = {}
@@ -345,9 +345,23 @@ class Keeper:
                     seen[name] = last_seen
                     words = "it was gone when the ledger looked again"
                     self._book.note_gap(Gap("node", name, "", last_seen, now, words))
-            self._book.observe(devices, now, seen)
+            self._book.observe(devices, now, seen, came(self._book.get_mark(OBSERVED)))
 
         await self._thread(work)
+
+    def _came(self) -> Callable[[int | None], dict[str, int]]:
+        """By node, since when one that is new has been there: since it was made, but not since
+        before the last look, or, if there was none, before any Run held anything."""
+        starts = [each.since for owner in self._views.runs for each in owner.status.held or ()]
+        earliest = min((reading.unix(each) for each in starts), default=self._unix())
+        listed = [(each.name, each.metadata.creation_timestamp) for each in self._views.nodes]
+        made = {name: reading.unix(at) for name, at in listed if at}
+
+        def came(looked: int | None) -> dict[str, int]:
+            first = earliest if looked is None else looked
+            return {name: max(first, at) for name, at in made.items()}
+
+        return came
 
     async def _list_prices(self) -> None:
         listed, now = list(self._prices), self._unix()

@@ -73,7 +73,7 @@ def run_told(
     missing: list[tuple[Member, int, int | None]] = []
     for held in owner.status.held or ():
         places = _places(owner, held)
-        since = _unix(held.since)
+        since = unix(held.since)
         for offset in range(held.count):
             member = Member(held.attempt, held.role, held.first + offset)
             until = _until(held, since, offset)
@@ -136,7 +136,7 @@ def _until(held: run.Held, since: int, offset: int) -> int | None:
         return None
     if held.lasted and offset < len(held.lasted):
         return since + held.lasted[offset]
-    return _unix(held.until)
+    return unix(held.until)
 
 
 def _member_holds(base: Hold, role: run.Role, place: run.Member, at: Node) -> list[Hold]:
@@ -193,7 +193,7 @@ def pod_holds(pod: kubernetes.Pod, at: Node, taken: Iterable[str], now: int) -> 
     """What a pod of nobody's Run holds. Its devices have no names here: it is given names of
     devices that nobody else holds, so that they are counted once."""
     created = pod.status.start_time or pod.metadata.creation_timestamp
-    started = min(now, _unix(created)) if created else now
+    started = min(now, unix(created)) if created else now
     party = Party(pod.uid, pod.namespace, "", "", "")
     base = Hold(party, Member(), at.devices[MACHINE], started, None, pod=pod.uid)
     amounts = members.pod_amounts(pod)
@@ -208,8 +208,8 @@ def pod_holds(pod: kubernetes.Pod, at: Node, taken: Iterable[str], now: int) -> 
 
 def pod_ended(pod: kubernetes.Pod, now: int) -> int:
     told = members.ended_at(pod)
-    return min(now, _unix(told)) if told else now
+    return min(now, unix(told)) if told else now
 
 
-def _unix(text: str) -> int:
+def unix(text: str) -> int:
     return int(times.parse(text).timestamp())

@@ -12,12 +12,13 @@ from typing import Any
 import msgspec
 
 from windlass.control import engine, podrender
-from windlass.kinds import run
+from windlass.kinds import queue, reasons, run
 from windlass.kinds.resources import Resource
 from windlass.server.identity import Attributes, Identity
 from windlass.server.rights import refusal
 from windlass.store import errors
 from windlass.store.embedded.api import Api
+from windlass.store.embedded.client import EmbeddedStore
 
 _USER_PATHS: dict[str, tuple[str, ...]] = {
     "runs.windlass.dev": ("spec", "user"),
@@ -65,6 +66,37 @@ def keep_for_ledger(body: dict[str, Any]) -> None:
         names = metadata.get("finalizers") or []
         if isinstance(names, list) and run.FINALIZER_LEDGER not in names:
             metadata["finalizers"] = [*names, run.FINALIZER_LEDGER]
+
+
+_QUEUE_PATHS: dict[str, tuple[str, ...]] = {
+    "runs.windlass.dev": ("spec", "queue"),
+    "cronruns.windlass.dev": ("spec", "template", "spec", "queue"),
+}
+
+
+async def admit_queue(api: Api, resource: Resource, target: tuple[str, str], change: Any) -> None:
+    """Refuses work that names a queue which is for others. One that does not exist yet may come:
+    then the scheduler says so, as it does when a queue changes later."""
+    path = _QUEUE_PATHS.get(resource.key)
+    if path is None:
+        return
+    named = _values_in_json_patch(change, path) if isinstance(change, list) else [_at(change, path)]
+    wanted = {each for each in named if each}
+    if not wanted or wanted == {await _current(api, resource, target, path)}:
+        return
+    listed = (await EmbeddedStore(api).list(queue.Queue)).items
+    namespace = target[0]
+    for each in listed:
+        allowed = each.spec.namespaces or []
+        is_parent = any(other.spec.parent == each.name for other in listed)
+        if each.name not in wanted or namespace in allowed or not (allowed or is_parent):
+            continue
+        whose = f"is for the namespaces {', '.join(sorted(allowed)[:5])}"
+        whose = whose if allowed else "takes no runs, only queues below it"
+        raise errors.Forbidden(
+            f"{reasons.Reason.QUEUE_NOT_YOURS}: queue {each.name} {whose}, not for {namespace}; "
+            f"leave {'.'.join(path)} out to use your team's own, or see `windlass queue tree`"
+        )
 
 
 _OVERRIDE = ("spec", "budget", "override")
@@ -116,7 +148,7 @@ async def admit_replace(
     if holder is None or holder.get(path[-1]):
         await admit_patch(api, identity, resource, target, body)
         return
-    current = await _current_user(api, resource, target, path)
+    current = await _current(api, resource, target, path)
     if current:
         holder[path[-1]] = current
 
@@ -128,23 +160,23 @@ async def admit_patch(
     path = _USER_PATHS.get(resource.key)
     if path is None or identity.is_master:
         return
-    named = _users_in_json_patch(change, path) if isinstance(change, list) else [_at(change, path)]
+    named = _values_in_json_patch(change, path) if isinstance(change, list) else [_at(change, path)]
     foreign = {user for user in named if user and user != identity.user}
-    if foreign and foreign != {await _current_user(api, resource, target, path)}:
+    if foreign and foreign != {await _current(api, resource, target, path)}:
         raise _foreign(identity, resource, {"metadata": {"name": target[1]}})
 
 
-async def _current_user(
+async def _current(
     api: Api, resource: Resource, target: tuple[str, str], path: tuple[str, ...]
 ) -> str | None:
-    """Whose it is now; None where there is nothing, which the write itself will say."""
+    """What is there now; None where there is nothing, which the write itself will say."""
     try:
         return _at(msgspec.json.decode(await api.get(resource, *target)), path)
     except errors.NotFound:
         return None
 
 
-def _users_in_json_patch(change: list[Any], path: tuple[str, ...]) -> list[Any]:
+def _values_in_json_patch(change: list[Any], path: tuple[str, ...]) -> list[Any]:
     """Every value a JSON patch could put at the path: at it, or inside something above it."""
     found = []
     for operation in change:

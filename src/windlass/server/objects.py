@@ -122,6 +122,7 @@ class Objects:
         body = await bodies.read_object(call.request, strict=options.field_validation == "Strict")
         admission.admit_create(call.identity, target.resource, body)
         place = (target.namespace, "")
+        await admission.admit_queue(self._api, target.resource, place, body)
         await admission.sign_override(self._api, call.identity, target.resource, place, body)
         if call.ledger:
             admission.keep_for_ledger(body)
@@ -136,6 +137,7 @@ class Objects:
         if not target.subresource:
             place = (target.namespace, target.name)
             await admission.admit_replace(self._api, call.identity, target.resource, place, body)
+            await admission.admit_queue(self._api, target.resource, place, body)
             await admission.sign_override(self._api, call.identity, target.resource, place, body)
         data = await self._api.replace(
             target.resource, target.namespace, target.name, body, options, target.subresource
@@ -148,6 +150,7 @@ class Objects:
         if not target.subresource:
             place = (target.namespace, target.name)
             await admission.admit_patch(self._api, call.identity, target.resource, place, patch)
+            await admission.admit_queue(self._api, target.resource, place, patch)
             await admission.sign_override(self._api, call.identity, target.resource, place, patch)
         data = await self._api.patch(
             target.resource, target.namespace, target.name, patch, patch_type, options,

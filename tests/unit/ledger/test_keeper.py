@@ -125,12 +125,12 @@ async def test_a_deleted_run_is_let_go_when_it_is_written_down(store, book):
     assert [tuple(row) for row in rows] == [(START, START + 50)]
 
 
-async def a_run_that_lasted(store, seconds: int) -> run.Run:
-    """A Run `job` that started at START, and has ended."""
+async def a_run_that_lasted(store, seconds: int, start: int = START) -> run.Run:
+    """A Run `job` that has ended."""
     owner = build.a_run("job", build.role())
     owner.metadata.finalizers = [run.FINALIZER_LEDGER]
     made = await store.create(owner)
-    since, until = (times.seconds(times.from_unix(START + n)) for n in (0, seconds))
+    since, until = (times.seconds(times.from_unix(start + n)) for n in (0, seconds))
     held = {"attempt": 0, "role": "worker", "count": 1, "since": since, "until": until}
     room = {"attempt": 0, "epoch": 1, "members": {"worker": [{"node": "n1"}]}}
     status = {"phase": "Succeeded", "assignment": room, "held": [held]}
@@ -214,3 +214,21 @@ def test_many_may_open_a_new_ledger_at_the_same_time(url):
     for each in books:
         assert each.present() == []
         each.close()
+
+
+async def test_a_node_was_there_when_runs_held_it_though_the_ledger_looked_later(store, book):
+    begun = int(times.now().timestamp())  # nodes say when they were made by the store's own clock
+    clock = Clock(begun + 100)
+    await store.create(build.node("n1"))
+    await a_run_that_lasted(store, 30, begun + 20)
+    async with keeping(store, book, clock) as made:
+        assert {each.started for each in book.present()} == {begun + 20}
+        found = accounting.between(book, begun, clock.now)
+        assert sum(each.homeless for each in found.hardware.values()) == 0
+        await made.step()
+        clock.now += 5
+        await store.create(build.node("n2"))
+        made._nodes_changed = True
+        await made.step()
+    later = {each.device.node: each.started for each in book.present()}
+    assert later["n2"] == begun + 100  # not before the last look
