@@ -83,6 +83,8 @@ def test_what_a_run_held_is_written_down_once_though_the_server_is_killed(
     assert verdict["holds"], verdict
     before = cli.usage_of("kept")
     assert before["costMicros"] > 0
+    assert f"It cost {before['cost']}." in cli.ok("get", "run", "kept").err
+    assert "It would cost" in cli.ok("run", "--dry-run", "--cpus", "1", "--", "true").out
     # A second life adds nothing, and a run that is deleted is let go and stays in the ledger.
     engine.server.restart(hard=True)
     assert cli.usage_of("kept") == before

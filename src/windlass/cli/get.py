@@ -10,9 +10,11 @@ import click
 
 from windlass.cli import base, client, exits, rows, servers, words
 from windlass.cli.output import Output, flush
-from windlass.kinds import validation, wire
+from windlass.kinds import runstatus, validation, wire
 from windlass.kinds.meta import Object
+from windlass.kinds.run import Run
 from windlass.sdk import watching
+from windlass.store import errors
 
 FORMATS = ("table", "wide", "json", "yaml", "name")
 
@@ -105,7 +107,23 @@ async def _show(out: Output, session: client.Session, query: Query, form: str, w
     if watch:
         await _follow(session, query, printer)
     else:
-        printer.print_all(await query.fetch(session), session.namespace)
+        found = await query.fetch(session)
+        printer.print_all(found, session.namespace)
+        if query.kind is Run and len(query.names) == 1 and form in ("table", "wide"):
+            await _tell_cost(out, session, found[0])
+
+
+async def _tell_cost(out: Output, session: client.Session, owner: dict[str, Any]) -> None:
+    """What one run has cost, where prices are known and the caller may know."""
+    metadata = owner["metadata"]
+    path = f"{client.PLATFORM}/namespaces/{metadata['namespace']}/usage"
+    since = metadata.get("creationTimestamp", "")
+    query = [("run", metadata["name"]), ("by", "run"), ("since", since)]
+    with contextlib.suppress(errors.ApiError):
+        cost = (await session.read(path, query))["total"].get("cost")
+        over = owner.get("status", {}).get("phase") in runstatus.FINISHED
+        if cost:
+            out.hint(f"It {'cost' if over else 'has cost'} {cost}{'' if over else ' so far'}.")
 
 
 async def _follow(session: client.Session, query: Query, printer: Printer) -> None:

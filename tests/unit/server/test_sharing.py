@@ -76,3 +76,33 @@ async def test_a_bad_plan_is_told_in_sentences(served: Served) -> None:
     for bad in ({}, {"queues": 3}, {"queues": [3]}, {"queues": [{}]}, {"queues": loop * 2}):
         answer = await served.call("POST", f"{PATH}/plan", bad)
         assert answer.code in (400, 422), answer.body
+
+
+async def test_work_for_a_queue_of_others_is_refused_when_it_is_handed_in(served: Served) -> None:
+    await teams(served)
+    top = {"metadata": {"name": "top"}, "spec": {}}
+    below = {"metadata": {"name": "below"}, "spec": {"parent": "top", "namespaces": ["green"]}}
+    for body in (top, below):
+        assert (await served.call("POST", QUEUES, body)).code == 201
+    runs = "/apis/windlass.dev/v1alpha1/namespaces/red/runs"
+
+    def asking(name: str, queue: str) -> dict[str, Any]:
+        made = run(name, "1")
+        return {**made, "spec": {**made["spec"], "queue": queue}}
+
+    for queue, words in (("blue", "is for the namespaces blue"), ("top", "only queues below it")):
+        refused = await served.call("POST", runs, asking("thief", queue))
+        assert refused.code == 403
+        assert "QueueNotYours" in refused.body["message"]
+        assert words in refused.body["message"]
+    for name, queue in (("own", "red"), ("early", "comes-later"), ("free", "default")):
+        assert (await served.call("POST", runs, asking(name, queue))).code == 201
+    merge = {"Content-Type": "application/merge-patch+json"}
+
+    async def patched(path: str, spec: dict[str, Any]) -> int:
+        return (await served.call("PATCH", path, {"spec": spec}, headers=merge)).code
+
+    assert await patched(f"{runs}/own", {"queue": "blue"}) == 403
+    # What is as it was is not looked at again, though the queue has been closed to it since.
+    assert await patched(f"{QUEUES}/red", {"namespaces": ["blue"]}) == 200
+    assert await patched(f"{runs}/own", {"queue": "red", "priority": 7}) == 200
