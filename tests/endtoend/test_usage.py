@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.embedded.test_skeleton import PODS, until
+from tests.embedded.test_skeleton import until
 from tests.endtoend.engines import Embedded, only_with_images
-from tests.harness import images
 from tests.unit.cli.invoking import Result, invoke
 from windlass.cli import exits
 
@@ -84,7 +83,7 @@ def test_what_a_run_held_is_written_down_once_though_the_server_is_killed(
     before = cli.usage_of("kept")
     assert before["costMicros"] > 0
     assert f"It cost {before['cost']}." in cli.ok("get", "run", "kept").err
-    assert "It would cost" in cli.ok("run", "--dry-run", "--cpus", "1", "--", "true").out
+    assert "It would cost" in cli.ok("run", "--dry-run", "--cpus", "1", "--", "true").err
     # A second life adds nothing, and a run that is deleted is let go and stays in the ledger.
     engine.server.restart(hard=True)
     assert cli.usage_of("kept") == before
@@ -110,38 +109,6 @@ def test_a_deleted_run_is_kept_while_nobody_writes_it_down(
     until(lambda: api.get(path).status == 404, "it is let go")
     assert cli.usage_of("late")["costMicros"] > 0
     assert cli.settled()["holds"]
-
-
-def test_the_pods_of_others_count_until_they_were_last_seen(engine: Embedded, cli: Cli) -> None:
-    only_with_images(engine, "embedded, nothing goes while the server is away")
-    api = engine.platform.cluster.plane.rest  # type: ignore[attr-defined]
-    for name in ("stays", "goes"):
-        pod = {
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
-            "spec": {
-                "nodeName": engine.node()["metadata"]["name"],
-                "terminationGracePeriodSeconds": 0,
-                "containers": [{
-                    "name": "main", "image": images.PLATFORM, "command": ["sleep", "1000"],
-                    "resources": {"requests": {"cpu": "100m", "memory": "16Mi"}},
-                }],
-            },
-        }  # fmt: skip
-        assert api.post(PODS, pod).status == 201
-    until(lambda: not cli.json("usage", "--verify").get("missing"), "both are written down")
-    uid = api.get(f"{PODS}/goes").json["metadata"]["uid"]
-    engine.platform.server.kill()  # type: ignore[attr-defined]
-    api.delete(f"{PODS}/goes")
-    until(lambda: api.get(f"{PODS}/goes").status == 404, "the pod is gone")
-    engine.server.restart(hard=True)
-    until(
-        lambda: any(gap["subject"] == uid for gap in cli.json("usage", "--verify").get("gaps", ())),
-        "the gap is told",
-    )
-    api.delete(f"{PODS}/stays")
-    until(lambda: api.get(f"{PODS}/stays").status == 404, "the other pod is gone")
-    verdict = cli.settled()
-    assert verdict["holds"], verdict
 
 
 def test_nodes_are_there_whether_anybody_holds_them_or_not(engine: Embedded, cli: Cli) -> None:
