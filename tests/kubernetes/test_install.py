@@ -81,6 +81,17 @@ def test_options_stay_when_they_are_not_named_again(cli: Cli, plane: ControlPlan
     assert {"name": "KUBERNETES_SERVICE_HOST", "value": "10.0.0.1"} in container["env"]
 
 
+def test_where_the_ledger_is_stays_in_its_secret(cli: Cli, plane: ControlPlane) -> None:
+    installed(cli, "--ledger", "secret:books/address")
+    path = f"/apis/apps/v1/namespaces/{names.SYSTEM}/statefulsets/{names.SERVER}"
+    (container,) = plane.rest.get(path).json["spec"]["template"]["spec"]["containers"]
+    told = {each["name"]: each.get("valueFrom") for each in container["env"]}
+    assert told["WINDLASS_LEDGER"] == {"secretKeyRef": {"name": "books", "key": "address"}}
+    done = cli.fails("install", "--no-wait", "--ledger", "postgresql://me:secret@db/books")
+    assert done.code == 2
+    assert "secret:NAME/KEY" in done.err
+
+
 def test_another_size_of_a_volume_that_is_there_is_refused_with_the_remedy(cli: Cli) -> None:
     installed(cli)
     done = cli.fails("install", "--no-wait", "--storage-size", "30Gi")

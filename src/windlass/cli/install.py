@@ -32,6 +32,7 @@ def _choices(function: Function) -> Function:
         (("--server-address",), "https:// address of the server for pods. [default: its Service]"),
         (("--api-address",), "HOST:PORT of the API server for our pods. [default: its Service]"),
         (("--environments",), "claim:NAME that keeps built environments. [default: none are kept]"),
+        (("--ledger",), "secret:NAME/KEY with a PostgreSQL address. [default: a file]"),
     ):
         function = click.option(*names, default="", help=text)(function)
     waits = click.option("--wait/--no-wait", default=True, help="Wait until all parts work.")

@@ -11,6 +11,8 @@ import windlass
 _IMAGE = f"windlass.dev/windlass:{windlass.__version__}"
 _SIZE = re.compile(r"[1-9][0-9]*(Mi|Gi|Ti)")
 
+_LEDGER = re.compile(r"secret:([a-z0-9][-a-z0-9.]*)/([-._a-zA-Z0-9]+)")
+
 
 class OptionsError(ValueError):
     """An option that cannot be; the message names the flag and the remedy."""
@@ -32,6 +34,10 @@ class Options:
     environments: str = ""
     """Where teams' Python environments are kept: `claim:NAME` in each namespace; "": nowhere."""
 
+    ledger: str = ""
+    """Where usage is written down: `secret:NAME/KEY` of windlass-system holds the address of a
+    PostgreSQL database; "": a file on the server's volume."""
+
     def __post_init__(self) -> None:
         if not self.image or any(c.isspace() for c in self.image):
             raise OptionsError(f"--image {self.image!r} is not the name of an image")
@@ -43,9 +49,19 @@ class Options:
             raise OptionsError(
                 f"--environments {self.environments!r} is neither claim:NAME nor a path of nodes"
             )
+        if self.ledger and not _LEDGER.fullmatch(self.ledger):
+            raise OptionsError(
+                "--ledger must be secret:NAME/KEY, a Secret in windlass-system that holds "
+                "postgresql://USER:PASSWORD@HOST/NAME; the address itself stays out of here"
+            )
         _, colon, port = self.api_address.rpartition(":")
         if self.api_address and not (colon and port.isdecimal()):
             raise OptionsError(f"--api-address {self.api_address!r} is not HOST:PORT")
+
+    def ledger_key(self) -> tuple[str, str] | None:
+        """Name and key of the Secret that says where the ledger is."""
+        found = _LEDGER.fullmatch(self.ledger)
+        return (found[1], found[2]) if found else None
 
     def server_names(self, service: str, namespace: str) -> list[str]:
         """Names that the server's certificate must carry."""

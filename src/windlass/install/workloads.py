@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from windlass.install import names
 from windlass.install.names import Object
 from windlass.install.options import Options
+from windlass.ledger import service
 
 PYTHON = "/usr/local/bin/python3"
 """Where the image has its Python: deploy/Containerfile."""
@@ -77,6 +78,10 @@ def server(options: Options, certificate: str) -> Iterator[Object]:
         {"name": "state", "mountPath": _STATE},
         {"name": "tls", "mountPath": _TLS, "readOnly": True},
     ]
+    if (chosen := options.ledger_key()) is not None:
+        # By reference: the address holds a password, and is in no object of ours.
+        source = {"secretKeyRef": {"name": chosen[0], "key": chosen[1]}}
+        container["env"].append({"name": service.VARIABLE, "valueFrom": source})
     container |= _probes("/livez", "/readyz", "https", "HTTPS")
     template = _pod(options, names.SERVER, word, container)
     template["metadata"]["annotations"] = {
