@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import time
@@ -403,6 +404,31 @@ def test_ctrl_c_asks_whether_to_detach_or_to_stop(engine: Engine, answer: str, p
         engine("stop", name)
 
 
+def test_a_table_that_is_watched_stays_in_its_place(engine: Engine) -> None:
+    engine.ok("submit", "-n", "watched", *SMALL, "--", "sleep", "300")
+    until(lambda: engine.status("watched")["phase"] == "Running")
+    talk = _Terminal(engine, "ps", "-w")
+    try:
+        talk.read_until("watched")
+        assert not re.search(r"\x1b\[\d+F", talk.seen)
+        engine.ok("stop", "watched")
+        talk.read_match(r"watched +Stopped")
+        assert re.search(r"\x1b\[\d+F", talk.seen), "the cursor goes up over what it showed before"
+        talk.write("\x03")
+        assert talk.process.wait(60) == exits.INTERRUPTED
+    finally:
+        talk.close()
+
+
+def test_top_draws_what_nodes_and_runs_use(engine: Engine) -> None:
+    engine.ok("submit", "-n", "busy", *SMALL, "--", "sleep", "300")
+    until(lambda: "busy" in engine.ok("top", "runs").out)
+    (line,) = [each for each in engine.ok("top", "runs").out.splitlines() if "busy" in each]
+    assert re.search(r"[█░#.]{10} \S+/", line), line
+    assert re.search(r"cpu +[█░#.]+ \S+ used of", engine.ok("top", "nodes").out)
+    engine.ok("stop", "busy")
+
+
 class _Terminal:
     """A command on a terminal of its own."""
 
@@ -414,11 +440,14 @@ class _Terminal:
             preexec_fn=_controlling,  # noqa: PLW1509 (it calls one function of the kernel)
         )  # fmt: skip
         os.close(far)
-        self._seen = ""
+        self.seen = ""
 
     def read_until(self, text: str) -> None:
-        while text not in self._seen:
-            self._seen += os.read(self._near, 4096).decode(errors="replace")
+        self.read_match(re.escape(text))
+
+    def read_match(self, pattern: str) -> None:
+        while not re.search(pattern, self.seen):
+            self.seen += os.read(self._near, 4096).decode(errors="replace")
 
     def write(self, text: str) -> None:
         os.write(self._near, text.encode())
