@@ -175,6 +175,8 @@ def show(out: Output, told: dict[str, Any]) -> None:
             first = told["by"][0] if told["by"] else ""
             rows.append({**told[name], "labels": {**blank, first: f"({name})"}})
     out.table(header, _lines(told["by"], rows, told["currency"]))
+    for note in told.get("notes", ()):
+        out.warn(note)
     if not told["rows"]:
         out.hint("Nothing was held in this time.")
 

@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from windlass.ledger import bulk, schema, sharing
-from windlass.ledger.book import PRUNED, SETTLED, Book, device_of, party_of
+from windlass.ledger.book import FORGOTTEN, PRUNED, SETTLED, Book, device_of, party_of
 from windlass.ledger.facts import DAY, Device, Party
 from windlass.ledger.pricing import Prices
 
@@ -82,6 +82,11 @@ class Account:
     """Of Runs of days that are settled only the largest, and those that are not settled; 0: all."""
     numbers: dict[Party, int] = dataclasses.field(default_factory=dict)
     """Of the parties, in the database."""
+    since: int = 0
+    until: int = 0
+    """The time that it is about: whole days where single intervals are forgotten."""
+    runs_since: int = 0
+    """What single Runs cost before is forgotten."""
 
     def who(self, row: Row, number: int) -> Party:
         if not self.by_run:
@@ -153,6 +158,8 @@ def counted(
     connection: sa.Connection, prices: Prices, start: int, end: int, account: Account
 ) -> Account:
     """The same within a transaction of the caller's."""
+    start, end = account.since, account.until = covered(connection, start, end)
+    account.runs_since = _mark(connection, FORGOTTEN) if account.by_run else 0
     settled = _mark(connection, SETTLED)
     first, last = -(-start // DAY) * DAY, min(end // DAY * DAY, settled)
     if first >= last:
@@ -164,6 +171,13 @@ def counted(
         live(connection, prices, last, end, account)
     _from_roll_ups(connection, account, first // DAY, last // DAY)
     return account
+
+
+def covered(connection: sa.Connection, start: int, end: int) -> tuple[int, int]:
+    """The time that can be told: of days whose intervals are forgotten only whole ones."""
+    pruned = _mark(connection, PRUNED)
+    first = start // DAY * DAY if start < pruned else start
+    return first, -(-end // DAY) * DAY if end < pruned else end
 
 
 def settle(book: Book, until: int, most_days: int = 31) -> int:
@@ -192,7 +206,9 @@ def prune(book: Book, intervals_before: int, charges_before: int) -> None:
             connection.execute(schema.sample.delete().where(schema.sample.c.at < cut))
             _put_mark(connection, PRUNED, cut)
         day = min(charges_before, settled) // DAY
-        connection.execute(schema.charge.delete().where(schema.charge.c.day < day))
+        if day * DAY > _mark(connection, FORGOTTEN):
+            connection.execute(schema.charge.delete().where(schema.charge.c.day < day))
+            _put_mark(connection, FORGOTTEN, day * DAY)
 
 
 # --- parts ----------------------------------------------------------------------------------------

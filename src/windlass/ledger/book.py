@@ -24,7 +24,8 @@ from windlass.ledger import bulk, pricing, schema, sharing
 from windlass.ledger.facts import DAY, Device, Gap, Hold, Member, Party, Presence
 from windlass.ledger.pricing import Prices
 
-SETTLED, PRUNED, OBSERVED, BEGUN = "settled", "pruned", "observed", "begun"
+SETTLED, PRUNED, FORGOTTEN = "settled", "pruned", "forgotten"
+OBSERVED, BEGUN = "observed", "begun"
 _AT_ONCE = 500
 """Values in one list of a query: SQLite allows some thousands."""
 T = TypeVar("T")

@@ -8,8 +8,8 @@ import sqlalchemy as sa
 
 from windlass.kinds import times
 from windlass.ledger import accounting, money, reports, schema
-from windlass.ledger.book import Book
-from windlass.ledger.facts import WHOLE
+from windlass.ledger.book import PRUNED, Book
+from windlass.ledger.facts import DAY, WHOLE
 
 MOST_POINTS = 400
 STEPS = (300, 900, 3600, 6 * 3600, 86400, 7 * 86400)
@@ -54,6 +54,10 @@ def series(book: Book, start: int, end: int, step: int = 0) -> Series:
     """By stretches of `step` seconds; 0: as fine as makes sense."""
     step = step or next((s for s in STEPS if (end - start) / s <= 60), STEPS[-1])
     step = max(step, -(-(end - start) // MOST_POINTS))
+    with book.reading() as connection:
+        start, end = accounting.covered(connection, start, end)
+    if start < (book.get_mark(PRUNED) or 0):
+        step = -(-step // DAY) * DAY  # of that time only sums of whole days are left
     points: list[Point] = []
     for first in range(start // step * step, end, step):
         since, until = max(start, first), min(end, first + step)

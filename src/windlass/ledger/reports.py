@@ -92,6 +92,8 @@ class Report(msgspec.Struct, rename="camel", omit_defaults=True):
     """What nobody held; only for those who see everything."""
     wall: Row | None = None
     """What all hardware cost."""
+    notes: list[str] = []
+    """What could not be told exactly, and why."""
 
 
 def device_name(kind: str, model: str) -> str:
@@ -139,8 +141,9 @@ def _report(book: Book, question: Question, account: accounting.Account) -> Repo
     ]
     paid = sum(costs[:-1])
     return Report(
-        since=_time(question.start),
-        until=_time(question.until),
+        since=_time(account.since),
+        until=_time(account.until),
+        notes=_notes(question, account),
         as_of=_time(question.now),
         by=list(question.by),
         currency=currency,
@@ -149,6 +152,21 @@ def _report(book: Book, question: Question, account: accounting.Account) -> Repo
         idle=counted[1].row({}, costs[-1], currency) if whole else None,
         wall=whole[1].row({}, paid + costs[-1], currency) if whole else None,
     )
+
+
+def _notes(question: Question, account: accounting.Account) -> list[str]:
+    found = []
+    if (account.since, account.until) != (question.start, question.until):
+        found.append(
+            "single intervals of that time are kept no longer, only sums of whole days: this is "
+            f"about {_time(account.since)} to {_time(account.until)}"
+        )
+    if account.since < account.runs_since:
+        found.append(
+            f"what single runs held before {_time(account.runs_since)} is kept no longer; "
+            "ask by team, user, queue or device for that time"
+        )
+    return found
 
 
 def _asks_for_all(question: Question) -> bool:

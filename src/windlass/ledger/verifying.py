@@ -66,6 +66,7 @@ def verify(book: Book, start: int, end: int, live: Iterable[Live] | None = None)
     """`live`: what the cluster shows now; None: it is not compared."""
     prices = book.prices()
     with book.reading() as connection:
+        start, end = accounting.covered(connection, start, end)
         account = accounting.Account(by_run=False)
         accounting.counted(connection, prices, start, end, account)
         wall = _wall(connection, book, start, end)

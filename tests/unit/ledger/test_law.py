@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.properties.settings import cases
 from tests.unit.ledger import history
-from windlass.ledger import accounting, schema, sharing, verifying
+from windlass.ledger import accounting, fleet, reports, schema, sharing, verifying
 from windlass.ledger.book import Book
 from windlass.ledger.facts import DAY
 
@@ -188,11 +190,23 @@ def test_what_is_forgotten_stays_in_the_sums_by_day(make):
     assert ends() == [at for at in held if at > history.MIDNIGHT]
     assert told() == before
     assert verifying.verify(book, history.MIDNIGHT - DAY, platform.now).holds
+    # A part of such a day cannot be told: the whole day is, and it is said.
+    part = history.MIDNIGHT - 50, history.MIDNIGHT - 20
+    question = reports.Question(*part, platform.now, by=("team",))
+    whole = dataclasses.replace(question, start=yesterday[0], end=yesterday[1])
+    asked, day = reports.usage(book, question), reports.usage(book, whole)
+    assert (asked.since, asked.until, asked.rows) == (day.since, day.until, day.rows)
+    assert "only sums of whole days" in asked.notes[0]
+    assert day.notes == []
+    assert verifying.verify(book, *part).holds
+    assert fleet.series(book, *part, 300).step_seconds == DAY
     # What single runs cost goes, too: the sums by day, team and user are all that is left.
     accounting.prune(book, history.MIDNIGHT, history.MIDNIGHT)
     by_day, by_run = told()
     assert by_day == before[0]
     assert by_run[0] == {}
+    by_name = reports.usage(book, dataclasses.replace(whole, by=("run",)))
+    assert (by_name.rows, len(by_name.notes)) == ([], 1)
 
 
 def test_days_that_are_not_added_up_are_not_forgotten(make):
