@@ -222,6 +222,10 @@ class Cluster:
         found = self._caps.get(shape.id)
         return self.caps(shape) if found is None else found
 
+    def looked_at(self, shape: Shape) -> int:
+        """At which version `caps_so_far` were last brought up to date."""
+        return self._synced.get(shape.id, -1)
+
     def caps_at(self, shape: Shape, where: Ints) -> Ints:
         """`caps` of some nodes, found anew: for a cluster that is asked about few of them."""
         return self._fit(shape, where)

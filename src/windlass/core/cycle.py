@@ -331,7 +331,7 @@ class Cycle:
             return None
         if preempt.make_room(self, ask, failure):
             return None
-        verdict = preempt.with_remark(self, verdicts.no_room(self, unit, failure))
+        verdict = verdicts.no_room(self, unit, failure, self.desk.why)
         held = reserve.reserve(self, unit, promise)
         return self._wait(unit, verdicts.promised(verdict, held.start) if held else verdict)
 

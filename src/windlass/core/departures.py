@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import freeing, queues, releases, roster
+from windlass.core import freeing, queues, releases, roster, victims
 from windlass.core.choosing import PARTITIONED
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Role, Running, Seat, Unit
 from windlass.core.queues import Sums, Tree
 from windlass.core.roster import Flat, Piece
+from windlass.core.shadows import Held
+from windlass.core.shapes import Shape
 from windlass.core.victims import Hope
 
 if TYPE_CHECKING:
@@ -134,10 +136,12 @@ class Departures:
 
     def outlook(self) -> Outlook | None:
         """None: nobody was told to go."""
-        told = self.told()
+        cycle = self._cycle
+        if self._evicted != len(cycle.evictions):
+            self.told()
+        told = self._told
         if not told:
             return None
-        cycle = self._cycle
         if self._outlook is None:
             self._outlook = Outlook(cycle)
         if self._outlook.knows != (len(cycle.placements), len(told), len(cycle.nominations)):
@@ -178,6 +182,8 @@ class Outlook:
         self._left: Ints = np.zeros(0, np.int64)
         self._touched: Ints = np.zeros(0, np.int64)
         self._hopes: tuple[Hope, Hope] | None = None
+        self._most: dict[object, int] = {}
+        """What was found out about `later` since it last changed."""
         taken = [releases.rows_of(cluster, *each) for each in _held(cycle)]
         for rows in taken:  # the fork has it already
             releases.move(self._now, rows, +1)
@@ -196,8 +202,20 @@ class Outlook:
             self._hopes = (Hope(self.worst, self._touched), Hope(self.later, self._left))
         return self._hopes
 
+    def most_later(
+        self, cluster: Cluster, shape: Shape, level: str, beside: tuple[Held, ...]
+    ) -> int:
+        """As `victims.most_with`, once all of them are gone: the same for everybody who asks."""
+        key = (shape.id, level, beside, cluster.looked_at(shape))
+        found = self._most.get(key)
+        if found is None:
+            found = victims.most_with(cluster, [self.later_hope], shape, level, beside)
+            self._most[key] = found
+        return found
+
     def follow(self, cycle: Cycle, told: list[Piece], promises: list[_Promise]) -> None:
         """Takes in what was decided since."""
+        self._most = {}
         starts, gone, promised = self.knows
         placements = itertools.islice(cycle.placements.values(), starts, None)
         changed = [

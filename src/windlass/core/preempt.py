@@ -29,14 +29,13 @@ from windlass.core import (
     victims,
 )
 from windlass.core.cluster import Cluster
-from windlass.core.facts import Eviction, Nomination, Seat, Unit, Verdict
+from windlass.core.facts import Eviction, Nomination, Seat, Unit
 from windlass.core.freeing import Plan, Trial
 from windlass.core.place import Failure, sit_down
 from windlass.core.queues import Shortage, Sums, Tree
 from windlass.core.roster import Columns, Piece
 from windlass.core.shadows import Held
 from windlass.core.victims import Claim, Pool, Standing
-from windlass.kinds.reasons import Reason
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Ask, Cycle
@@ -159,17 +158,6 @@ def comes_free(cycle: Cycle, unit: Unit, seats: Sequence[Seat]) -> bool:
     return True
 
 
-def with_remark(cycle: Cycle, verdict: Verdict) -> Verdict:
-    """The verdict on the unit that asked last, with why nobody was stopped for it."""
-    if not cycle.desk.why or verdict.reason == Reason.IMPOSSIBLE:
-        return verdict
-    message = f"{verdict.message}; {cycle.desk.why}"
-    return Verdict(
-        verdict.unit, verdict.reason, message, verdict.resource, verdict.deficit, verdict.queue,
-        verdict.resolved,
-    )  # fmt: skip
-
-
 def in_vain(cycle: Cycle, unit: Unit, need: Sums, failure: Failure) -> bool:
     """Whether stopping others surely does not help the unit, as long as nobody else is told to go.
     Looks at what can be stopped, not at promises: who finds too little without them finds no more
@@ -268,20 +256,22 @@ def _hope(
     cycle.work.spend(standing.count)
     cluster, promised = cycle.scene.cluster, cycle.departures.promised()
     shape = cluster.shape_of(failure.role)
-    own = standing.hope(cluster, promised)
-    more = own.bound(shape)
-    if outlook is not None and more < missing:
-        more += outlook.worst_hope.bound(shape)
-        more = max(more, outlook.later_hope.bound(shape))
-    if more < missing:
-        return False
-    futures = [[own]] if outlook is None else [[own, outlook.worst_hope], [outlook.later_hope]]
+    own, more = [standing.hope(cluster, promised)], 0
+    if outlook is not None:
+        own.append(outlook.worst_hope)
+    for hope in own:
+        more += hope.bound(shape)
+    in_own = more >= missing
+    in_later = outlook is not None and outlook.later_hope.bound(shape) >= missing
 
     def might(beside: tuple[Held, ...]) -> bool:
-        return any(
-            victims.most_with(cluster, hopes, shape, level, beside) >= failure.wanted
-            for hopes in futures
-        )
+        if (
+            in_later
+            and outlook is not None
+            and outlook.most_later(cluster, shape, level, beside) >= failure.wanted
+        ):
+            return True
+        return in_own and victims.most_with(cluster, own, shape, level, beside) >= failure.wanted
 
     # Promises differ from unit to unit; who finds too little without them need not look at them.
     return might(()) and (not beside or might(beside))

@@ -67,7 +67,7 @@ def refusal(cycle: Cycle, told: Asked) -> Verdict | None:
         return None  # a quota is in the way: that is what it should be told
     if not preempt.in_vain(cycle, unit, told.need, failure):
         return None
-    return preempt.with_remark(cycle, verdicts.no_room(cycle, unit, failure))
+    return verdicts.no_room(cycle, unit, failure, cycle.desk.why)
 
 
 def _too_little_room(cycle: Cycle, told: Asked) -> Failure | None:

@@ -111,10 +111,11 @@ def over_space(unit: Unit, shortage: Shortage) -> Verdict:
     return Verdict(unit.key, Reason.WAITING_FOR_QUOTA, sentence, resource, shortage.deficit)
 
 
-def no_room(cycle: Cycle, unit: Unit, failure: Failure) -> Verdict:
-    """From what `place` missed to a sentence: impossible, too little in all, or not together."""
+def no_room(cycle: Cycle, unit: Unit, failure: Failure, remark: str = "") -> Verdict:
+    """From what `place` missed to a sentence: impossible, too little in all, or not together; with
+    a remark on why nobody was stopped for it."""
     if len(unit.roles) > 1:
-        return _no_room(cycle, unit, failure)
+        return _remarked(_no_room(cycle, unit, failure), remark)
     # Thousands miss the same: the sentence is made once.
     (asked,), shape_of = unit.roles, cycle.scene.cluster.shape_of
     shape = missing = original = shape_of(asked).id
@@ -123,14 +124,22 @@ def no_room(cycle: Cycle, unit: Unit, failure: Failure) -> Verdict:
         original = shape_of(waits.roles[0]).id
     if failure.role is not asked:
         missing = shape_of(failure.role).id
+    near = unit.topology and (unit.topology.level, unit.topology.required)
     key = (
-        shape, original, missing, asked.least, unit.gang, unit.topology, failure.wanted,
-        failure.room, failure.topology, failure.resolved, failure.reserved_until,
+        shape, original, missing, asked.least, unit.gang, near, failure.wanted, failure.room,
+        failure.topology, failure.resolved, failure.reserved_until, remark,
     )  # fmt: skip
     known = cycle.sentences.get(key)
     if known is None:
-        known = cycle.sentences[key] = _no_room(cycle, unit, failure)
+        known = _remarked(_no_room(cycle, unit, failure), remark)
+        cycle.sentences[key] = known
     return addressed(known, unit.key)
+
+
+def _remarked(verdict: Verdict, remark: str) -> Verdict:
+    if not remark or verdict.reason == Reason.IMPOSSIBLE:
+        return verdict
+    return dataclasses.replace(verdict, message=f"{verdict.message}; {remark}")
 
 
 def addressed(verdict: Verdict, key: str) -> Verdict:
