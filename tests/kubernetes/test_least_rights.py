@@ -50,7 +50,7 @@ UNUSED: dict[str, dict[tuple[str, str], str]] = {
         ("get", "pods"): "a pod that a leader before made, and nobody has seen yet",
     },
     names.AGENT: {
-        ("create", "runs.platform.windlass.dev/logs"): "no request: our own server asks for it",
+        ("create", "runs.windlass.dev/logs"): "no request: our own server asks for it",
     },
     names.SERVER: {
         ("patch", "events"): _AGAIN,

@@ -84,7 +84,9 @@ CLUSTER: dict[str, tuple[Rule, ...]] = {
         (_FOLLOW, ("pods",)),
         # What a job says of its progress is written on its pod.
         (("patch",), ("pods",)),
-        (("create", "update"), (f"runs.{platformpaths.GROUP}/logs",)),
+        # Logs are kept by the server: the API server's door, and what the server asks for there.
+        (("update",), (f"runs.{platformpaths.GROUP}/logs",)),
+        (("create",), ("runs.windlass.dev/logs",)),
     ),
 }
 """By ServiceAccount, anywhere in the cluster."""

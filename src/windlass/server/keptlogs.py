@@ -6,7 +6,7 @@
     PUT .../runs/NAME/logs/LOG?run=UID                       and its record, which makes it whole
 
 Reading is for whoever may get pods/log in that namespace; writing for whoever may create runs/logs
-of the platform's group, which agents on a cluster's nodes may. `agent.kept` keeps them.
+there, which agents on a cluster's nodes may and no person's role does. `agent.kept` keeps them.
 """
 
 from __future__ import annotations
@@ -96,10 +96,11 @@ class KeptLogs:
     async def _take(
         self, request: web.BaseRequest, identity: Identity, asked: Question
     ) -> web.Response:
-        """What an agent held of a pod that is gone."""
+        """What an agent held of a pod that is gone. A right on the runs themselves: whoever may
+        ask the platform API anything, as people may, must not write what others said."""
+        group = Run.resource.group
         await self._rights.authorize(
-            identity,
-            Attributes("create", platformpaths.GROUP, "runs", "logs", asked.namespace, asked.run),
+            identity, Attributes("create", group, "runs", "logs", asked.namespace, asked.run)
         )
         owner = await self._store.get(Run, asked.run, asked.namespace)
         if owner.uid != request.rel_url.query.get("run"):
