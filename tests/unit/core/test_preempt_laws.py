@@ -45,6 +45,16 @@ def test_kueue_2821_without_priority_order_equal_units_do_not_swap_places():
     settles(world, "b2")
 
 
+def test_a_queue_that_gives_back_what_it_borrowed_may_hand_on_the_rest_inside():
+    """Two stops in one queue: one for the guarantee of another, one for its own better unit."""
+    world = World([node("n0", 1), node("n1", 1)], two_queues(1, 1))
+    world.start(unit("r0", "a", priority=10), unit("r1", "a", priority=10))
+    world.wait(unit("w2", "a", priority=50), unit("w3", "b", priority=10)).decide()
+    assert {e.gainer for e in world.decision.evictions} == {"w2", "w3"}
+    settles(world, "w2")
+    assert world.runs("w3")
+
+
 def test_kueue_13662_victims_that_leave_at_different_times_are_not_replaced_by_new_ones():
     world = World([node("n1", 4)], two_queues(4, 0))
     world.start(*(unit(f"b{i}", "b") for i in range(4)))
@@ -246,25 +256,33 @@ def test_deciding_again_stops_nobody_and_it_all_ends(world):
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(worlds())
 def test_no_other_queue_takes_what_is_inside_a_guarantee(world):
-    """I8: what is left of a victim's queue plus any one of the victims is more than its guarantee;
-    and the gainer's queue stays inside its own."""
+    """I8: what other queues leave of a victim's queue plus any one of the victims is more than its
+    guarantee. What a unit of its own queue takes, that queue keeps; who starts in the same decision
+    counts, for it may stand before a gang that is then beyond the guarantee."""
     found = world.decide()
     tree, snapshot = world.snapshot.tree, world.snapshot
     gone: dict[str, int] = {}
+    taken: dict[str, int] = {}
+    """By other queues."""
     for eviction in found.evictions:
         victim = snapshot.running[eviction.unit]
         gpus = victim.unit.roles[0].devices[0].count if victim.unit.roles[0].devices else 0
         gone[eviction.unit] = 1000 * gpus * len(eviction.seats)
+        if snapshot.waiting[eviction.gainer].queue != victim.unit.queue:
+            taken[victim.unit.queue] = taken.get(victim.unit.queue, 0) + gone[eviction.unit]
     for eviction in found.evictions:
         victim, gainer = snapshot.running[eviction.unit].unit, snapshot.waiting[eviction.gainer]
         if victim.queue == gainer.queue:
             assert victim.priority < gainer.priority
             continue
         guaranteed = tree.guarantee[victim.queue].get("gpu", 0)
-        others = sum(
-            n for key, n in gone.items() if snapshot.running[key].unit.queue == victim.queue
+        left = tree.used[victim.queue].get("gpu", 0) - taken[victim.queue]
+        left += sum(
+            1000 * len(seat.grants)
+            for placement in found.placements
+            if getattr(snapshot.waiting.get(placement.unit), "queue", "") == victim.queue
+            for seat in placement.seats
         )
-        left = tree.used[victim.queue].get("gpu", 0) - others
         # Smaller units of its queue may have filled the guarantee before it.
         assert left + gone[eviction.unit] > guaranteed
 
