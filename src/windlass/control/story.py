@@ -212,7 +212,7 @@ def _phase_sentence(run: Run, now: datetime.datetime) -> str:
     if status.assignment is not None:
         members = (member for listed in status.assignment.members.values() for member in listed)
         nodes = f" on {_listed(sorted({member.node for member in members}), 3)}"
-    note = f": {status.message}" if status.message else ""
+    note = f": {status.message.removesuffix('.')}" if status.message else ""
     match status.phase:
         case "Starting":
             return f"It has room{nodes} since {since}; its members are being started{note}."

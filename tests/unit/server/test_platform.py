@@ -107,12 +107,12 @@ async def test_why_of_runs_that_do_not_wait(served: Served) -> None:
     step = {"at": "2026-01-01T00:00:00Z", "from": "Running", "to": "Failed"}
     await submit(
         served, "red", run("broken"), phase="Failed", reason="CodeFailed", exitCode=3,
-        message="ended by an error with exit code 3", history=[step],
+        message="ended by an error with exit code 3.", history=[step],
     )  # fmt: skip
     told = await why(served, "red", "broken")
     assert told["exitCode"] == 3
     assert told["actor"] == "user"
-    assert "exit code 3" in told["sentences"][0]
+    assert told["sentences"][0].endswith("ago: ended by an error with exit code 3.")
     await hold(served, "red", "busy", "1")
     assert "running" in (await why(served, "red", "busy"))["sentences"][0]
     missing = await served.call("GET", f"{ROOT}/namespaces/red/runs/none/why")
