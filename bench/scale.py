@@ -27,27 +27,6 @@ from tests.harness.processes import Process
 _SUM = re.compile(r"^windlass_scheduler_decide_seconds_sum(?:\{[^}]*\})? ([0-9.e+-]+)$", re.M)
 _COUNT = re.compile(r"^windlass_scheduler_decide_seconds_count(?:\{[^}]*\})? ([0-9.e+-]+)$", re.M)
 SINGLES = 20
-_STAGES = """\
-apiVersion: kwok.x-k8s.io/v1alpha1
-kind: Stage
-metadata: {name: node-running}
-spec:
-  resourceRef: {apiGroup: v1, kind: Node}
-  selector:
-    matchExpressions:
-    - {key: '.status.phase', operator: NotIn, values: [Running]}
-  next: {statusTemplate: "phase: Running"}
----
-apiVersion: kwok.x-k8s.io/v1alpha1
-kind: Stage
-metadata: {name: pod-running}
-spec:
-  resourceRef: {apiGroup: v1, kind: Pod}
-  selector:
-    matchExpressions:
-    - {key: '.status.phase', operator: In, values: [Pending]}
-  next: {statusTemplate: "phase: Running"}
-"""
 
 
 def measure(options: report.Options) -> report.Report:
@@ -64,7 +43,7 @@ async def _measure(nodes: int, pods: int) -> report.Report:
         _say(f"{pods} pods on {nodes} nodes")
         load = "/api/v1/namespaces/load/pods"
         async with plane.watching(load, lambda line: b'"phase":"Running"' in line) as started:
-            kwok = plane.plane.start_kwok(_STAGES)
+            kwok = plane.plane.start_kwok()
             await plane.make(load, _bound_pods(nodes, pods))
             await started.reach(pods)
         controllers = plane.start("controllers")

@@ -13,7 +13,7 @@ import pytest
 
 import windlass
 from tests.embedded.test_skeleton import until
-from tests.endtoend.engines import Cluster, Embedded, only_with_images, said
+from tests.endtoend.engines import Embedded, only_with_images, said
 from tests.harness import images
 from windlass.kinds import kubernetes
 
@@ -141,9 +141,7 @@ def builders_of(client: windlass.Client, handles: list[windlass.RunHandle]) -> l
 def test_packages_and_setup_work_in_an_image_of_the_users_own(
     engine: Embedded, client: windlass.Client, folder: Path, gate: Path
 ) -> None:
-    only_with_images(engine)
-    assert isinstance(engine, Cluster)
-    engine.platform.cluster.nodes[0].load(images.own())
+    only_with_images(engine).platform.cluster.nodes[0].load(images.own())
     (gate / "go").touch()
     words = a_package(folder, gate) | engine.sees(gate)
     (folder / "job.py").write_text(
@@ -161,9 +159,7 @@ def test_packages_and_setup_work_in_an_image_of_the_users_own(
 def test_an_image_without_python_is_told_what_packages_need(
     engine: Embedded, client: windlass.Client
 ) -> None:
-    only_with_images(engine)
-    assert isinstance(engine, Cluster)
-    engine.platform.cluster.nodes[0].load(images.bare())
+    only_with_images(engine).platform.cluster.nodes[0].load(images.bare())
     handle = client.run(["/only/busybox", "true"], image=images.BARE, requirements=["x"], **WORDS)
     status = handle.wait(120).status
     assert (status.phase, status.reason) == ("Failed", "ImageOrEnvironmentFailed")

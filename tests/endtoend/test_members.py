@@ -11,7 +11,7 @@ import pytest
 
 import windlass
 from tests.embedded.test_skeleton import until
-from tests.endtoend.engines import Cluster, Embedded, only_with_images, said
+from tests.endtoend.engines import Embedded, only_with_images, said
 from tests.frameworks import cache
 from tests.harness import images
 from windlass.kinds import run
@@ -190,9 +190,7 @@ def test_an_environment_is_built_once_for_a_team(
 
 
 def test_members_on_two_nodes_find_each_other(engine: Embedded, client: windlass.Client) -> None:
-    only_with_images(engine)
-    assert isinstance(engine, Cluster)
-    with engine.both_nodes():
+    with only_with_images(engine).both_nodes():
         half = {"cpus": "1100m", "memory": "64Mi"}
         handle = client.run(["python3", "-c", MEET], workers=2, **half)
         assert said(handle) == ["heard rank 1 of 2"]
@@ -204,9 +202,7 @@ def test_members_on_two_nodes_find_each_other(engine: Embedded, client: windlass
 def test_an_image_without_a_shell_gets_all_that_members_are_told(
     engine: Embedded, client: windlass.Client
 ) -> None:
-    only_with_images(engine)
-    assert isinstance(engine, Cluster)
-    engine.platform.cluster.nodes[0].load(images.bare())
+    only_with_images(engine).platform.cluster.nodes[0].load(images.bare())
     role = run.Role(
         command=["/only/busybox", "env"],
         replicas=2,

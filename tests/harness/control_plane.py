@@ -206,13 +206,15 @@ class ControlPlane(Stoppable):
         for crd in documents:
             rest.eventually(f"{crd['metadata']['name']} is served", lambda c=crd: self._serves(c))
 
-    def start_kwok(self, stages: str, *flags: str) -> Process:
-        """Simulated kubelets for all nodes; `stages` (YAML) says what becomes of nodes and pods."""
+    def start_kwok(self) -> Process:
+        """Simulated kubelets: all nodes run, and so does every pod that is bound to one."""
         file = self.directory / "kwok.yaml"
-        file.write_text(f"{json.dumps(_KWOK_CONFIGURATION)}\n---\n{stages}")
+        stages = (_runs_if("Node", "NotIn", "Running"), _runs_if("Pod", "In", "Pending"))
+        documents = (_KWOK_CONFIGURATION, *stages)
+        file.write_text("\n---\n".join(json.dumps(each) for each in documents))
         command: list[str | Path] = [
             build.binary("kwok"), f"--kubeconfig={self.kubeconfig}", f"--config={file}",
-            "--manage-all-nodes=true", "--node-lease-duration-seconds=0", *flags,
+            "--manage-all-nodes=true", "--node-lease-duration-seconds=0",
         ]  # fmt: skip
         return self._start_other("kwok", command)
 
@@ -402,3 +404,18 @@ def _answers(client: rest.Rest, path: str) -> bool:
         return client.get(path).status == 200
     except OSError:
         return False
+
+
+def _runs_if(kind: str, operator: str, phase: str) -> dict[str, Any]:
+    """A stage of KWOK: what is in such a phase runs at once."""
+    waits = {"key": ".status.phase", "operator": operator, "values": [phase]}
+    return {
+        "apiVersion": "kwok.x-k8s.io/v1alpha1",
+        "kind": "Stage",
+        "metadata": {"name": f"{kind.lower()}-running"},
+        "spec": {
+            "resourceRef": {"apiGroup": "v1", "kind": kind},
+            "selector": {"matchExpressions": [waits]},
+            "next": {"statusTemplate": "phase: Running"},
+        },
+    }

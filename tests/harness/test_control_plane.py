@@ -14,28 +14,6 @@ from tests.harness.rest import Rest, eventually, from_kubeconfig
 
 pytestmark = pytest.mark.kubernetes
 
-_STAGES = """\
-apiVersion: kwok.x-k8s.io/v1alpha1
-kind: Stage
-metadata: {name: node-ready}
-spec:
-  resourceRef: {apiGroup: v1, kind: Node}
-  selector:
-    matchExpressions:
-    - {key: '.status.phase', operator: NotIn, values: [Running]}
-  next: {statusTemplate: "phase: Running"}
----
-apiVersion: kwok.x-k8s.io/v1alpha1
-kind: Stage
-metadata: {name: pod-running}
-spec:
-  resourceRef: {apiGroup: v1, kind: Pod}
-  selector:
-    matchExpressions:
-    - {key: '.status.phase', operator: In, values: [Pending]}
-  next: {statusTemplate: "phase: Running"}
-"""
-
 
 def whoami(api: Rest) -> dict[str, object]:
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
@@ -102,7 +80,7 @@ def test_scheduler_binds_and_kwok_runs(kubernetes_binaries: Path) -> None:
             "status": {"allocatable": {"cpu": "8", "memory": "8Gi", "pods": "10"}},
         }
         ok(plane.rest.post("/api/v1/nodes", node), 201)
-        plane.start_kwok(_STAGES)
+        plane.start_kwok()
         plane.start_scheduler()
         ok(plane.rest.post("/api/v1/namespaces/default/pods", pod("a")), 201)
         path = "/api/v1/namespaces/default/pods/a"

@@ -340,8 +340,10 @@ def test_who_is_not_admitted_is_told_the_words_before_any_pod_exists(case: Case)
     assert case.reaches("large", "Succeeded").get("retries", 0) == 0
 
 
-def _enforce(case: Case, rule: str, message: str) -> str:
-    """A policy for the pods of this namespace; its name's beginning, to remove it by."""
+def _refuse(case: Case, label: str, value: str, message: str) -> str:
+    """No pods with this label in this namespace, from now on; the beginning of the policy's path,
+    to remove it by."""
+    rule = f"object.metadata.?labels[?'{label}'].orValue('') != '{value}'"
     policies = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic"
     post(case.rest, f"{policies}ies", {
         "metadata": {"name": case.name},
@@ -358,19 +360,19 @@ def _enforce(case: Case, rule: str, message: str) -> str:
         "spec": {"policyName": case.name, "validationActions": ["Deny"],
                  "matchResources": chosen},
     })  # fmt: skip
-    return policies
-
-
-def test_a_policy_is_found_by_the_rehearsal_of_each_role(case: Case) -> None:
-    case.node("n", cpu="16")
-    rule = "object.metadata.?labels[?'windlass.dev/role'].orValue('') != 'worker'"
-    policies = _enforce(case, rule, "no workers here")
-    probe = {"metadata": {"name": "probe", "labels": {"windlass.dev/role": "worker"}},
+    probe = {"metadata": {"name": "probe", "labels": {label: value}},
              "spec": {"containers": [{"name": "c", "image": "none"}]}}  # fmt: skip
     path = f"/api/v1/namespaces/{case.name}/pods"
     rest.eventually(
         "the policy is enforced", lambda: case.rest.post(path, probe, dryRun="All").status == 422
     )
+    return policies
+
+
+def test_a_policy_is_found_by_the_rehearsal_of_each_role(case: Case) -> None:
+    case.node("n", cpu="16")
+    policies = _refuse(case, "windlass.dev/role", "worker", "no workers here")
+    path = f"/api/v1/namespaces/{case.name}/pods"
     with case.rest.watch(path, timeoutSeconds=3) as watch:
         case.submit("gang", 3)
         status = case.waits("gang", "AdmissionRefused", "no workers here")
@@ -396,14 +398,7 @@ def test_pod_security_of_a_namespace_is_found_by_the_rehearsal(case: Case) -> No
 
 def test_a_refusal_in_the_middle_leaves_no_half_of_a_gang(case: Case) -> None:
     case.node("n", cpu="16")
-    rule = "object.metadata.?labels[?'windlass.dev/index'].orValue('') != '2'"
-    policies = _enforce(case, rule, "nobody is the third")
-    probe = {"metadata": {"name": "probe", "labels": {"windlass.dev/index": "2"}},
-             "spec": {"containers": [{"name": "c", "image": "none"}]}}  # fmt: skip
-    path = f"/api/v1/namespaces/{case.name}/pods"
-    rest.eventually(
-        "the policy is enforced", lambda: case.rest.post(path, probe, dryRun="All").status == 422
-    )
+    policies = _refuse(case, "windlass.dev/index", "2", "nobody is the third")
     case.submit("gang", 4, run_for=None)
     case.comes("gang", lambda status: status.get("attempt", 0) >= 1, "the attempt is over")
     status = case.waits("gang", "AdmissionRefused", "nobody is the third")
