@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 PLATFORM = "/apis/platform.windlass.dev/v1alpha1"
 
+_QUIET = 30.0
+"""Seconds in which a trouble is not told a second time."""
 _CODES: tuple[tuple[type[errors.ApiError], int], ...] = (
     (KubeconfigError, exits.NO_SERVER),
     (errors.NotFound, exits.NOT_FOUND),
@@ -110,13 +112,19 @@ def _troubles_told() -> Iterator[None]:
 
 
 class _Hints(logging.Handler):
+    """One trouble is told once in a while, however many things it happens to and how often."""
+
     def __init__(self, out: Output | None) -> None:
         super().__init__(logging.WARNING)
         self._out = out
+        self._told: dict[str, float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self._out is not None:
-            self._out.hint(record.getMessage())
+        cause = str(record.args[-1] if isinstance(record.args, tuple) and record.args else "")
+        if self._out is None or record.created - self._told.get(cause, -_QUIET) < _QUIET:
+            return
+        self._told[cause] = record.created
+        self._out.hint(record.getMessage())
 
 
 async def _with_session(target: base.Target, work: Callable[[Session], Awaitable[T]]) -> T:
