@@ -133,13 +133,16 @@ def test_teams_queues_statements_and_budgets(engine: Embedded, cli: Cli, tmp_pat
         file.write_text("queues:\n  vision: {guarantee: {cpu: 2}, namespaces: [vision]}\n")
         assert "may count on cpu" in cli.ok("queue", "apply", "-f", str(file), "--dry-run").out
         cli.ok("queue", "apply", "-f", str(file), "--yes")
-        cli.ok("budget", "set", "vision", "--hours", "machine=0")
+        # The command waits until the budget is in force: what is submitted after it meets it.
+        assert "Held" in cli.ok("budget", "set", "vision", "--hours", "machine=0").out
         cli.ok("submit", "-N", "vision", "-n", "held", "--cpus", "100m", "--", "true")
         until(
             lambda: _run(cli, "held", "vision")["status"].get("reason") == "BudgetExhausted",
             "the budget holds it",
         )
-        cli.ok("budget", "override", "vision", "--until", "2099-01-01T00:00:00Z", "--reason", "x")
+        until_then = ("--until", "2099-01-01T00:00:00Z")
+        told = cli.ok("budget", "override", "vision", *until_then, "--reason", "x").out
+        assert "overridden until 2099" in told
         if not engine.images:  # there a policy of the installation does it: test_teams
             me = cli.json("whoami")["user"]
             assert _queue(cli, "vision")["spec"]["budget"]["override"]["by"] == me

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 
 import click
@@ -11,6 +13,9 @@ from windlass.cli.output import Output
 from windlass.kinds import queue as kind
 from windlass.kinds import validation, wire
 
+_PATIENCE = 10.0
+"""Seconds that a command waits for the ledger."""
+_POLL = 0.1
 _name = click.argument("name", metavar="QUEUE")
 
 
@@ -84,8 +89,8 @@ def change(
     patch = {key: value for key, value in spec.items() if value}
     if not patch:
         raise exits.CliError("Nothing was named.", "For example --hours gpu=5000.", exits.USAGE)
-    made = _patched(target, name, patch)
-    out.say(f"queue/{name} has a budget")
+    made = _patched(out, target, name, patch)
+    out.say(f"queue/{name} has a budget{_now(made)}")
     out.result(wire.to_dict(made), names=[f"queue/{name}"])
 
 
@@ -98,8 +103,9 @@ def change(
 @base.target_options
 def override(out: Output, name: str, until: str, reason: str, target: base.Target) -> None:
     """Let a QUEUE go on although its budget is used up. Who, when and why is kept."""
-    made = _patched(target, name, {"override": {"until": until, "reason": reason, "by": None}})
-    out.say(f"queue/{name} may go on until {until}")
+    patch = {"override": {"until": until, "reason": reason, "by": None}}
+    made = _patched(out, target, name, patch)
+    out.say(f"queue/{name} may go on until {until}{_now(made)}")
     out.result(wire.to_dict(made), names=[f"queue/{name}"])
 
 
@@ -114,7 +120,9 @@ def remove(out: Output, name: str, target: base.Target) -> None:
     out.result(wire.to_dict(made), names=[f"queue/{name}"])
 
 
-def _patched(target: base.Target, name: str, change: dict[str, Any]) -> kind.Queue:
+def _patched(out: Output, target: base.Target, name: str, change: dict[str, Any]) -> kind.Queue:
+    """The queue with its budget as changed, once that is in force."""
+
     async def work(session: client.Session) -> kind.Queue:
         found = await session.store.get(kind.Queue, name)
         value = wire.to_dict(found)
@@ -124,9 +132,36 @@ def _patched(target: base.Target, name: str, change: dict[str, Any]) -> kind.Que
             listed = "\n".join(str(fault) for fault in faults)
             raise exits.CliError("The budget cannot be like this.", listed, exits.INVALID)
         patch = {"spec": {"budget": change}}
-        return await session.store.patch(kind.Queue, name, patch=patch)
+        made = await session.store.patch(kind.Queue, name, patch=patch)
+        return await _in_force(session, made)
 
-    return client.call(target, work)
+    with out.progress("Asking the ledger what is used"):
+        made = client.call(target, work)
+    if not _is_in_force(made):
+        out.hint(
+            "The ledger has not looked at it yet; it counts as soon as it has. "
+            f"Look again: windlass budget show {name}"
+        )
+    return made
+
+
+async def _in_force(session: client.Session, made: kind.Queue) -> kind.Queue:
+    """As it is when the ledger has looked at it, or when patience ends: what is submitted after the
+    command should meet the budget, and the ledger may be away."""
+    deadline = time.monotonic() + _PATIENCE
+    while not _is_in_force(made) and time.monotonic() < deadline:
+        await asyncio.sleep(_POLL)
+        made = await session.store.get(kind.Queue, made.name)
+    return made
+
+
+def _is_in_force(found: kind.Queue) -> bool:
+    return _told(found).observed_generation >= found.metadata.generation
+
+
+def _now(made: kind.Queue) -> str:
+    told = _told(made)
+    return f": {told.state}; {told.message}" if _is_in_force(made) else ""
 
 
 async def _all(session: client.Session) -> list[kind.Queue]:

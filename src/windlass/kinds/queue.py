@@ -92,6 +92,8 @@ class QueueSpec(Struct):
 class BudgetStatus(Struct, kw_only=True):
     """How much of the budget is used. The ledger writes this, about once a minute."""
 
+    observed_generation: int = 0
+    """The generation of the spec that was looked at; a younger budget is not in force yet."""
     since: fields.Time | None = None
     """When the period began; absent for `total`."""
     until: fields.Time | None = None

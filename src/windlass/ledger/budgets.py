@@ -249,6 +249,7 @@ class Budgets:
                 since(recent).get(each.name, nothing), now - recent, now,
                 self._book.prices().currency,
             )  # fmt: skip
+            found[each.name].observed_generation = each.metadata.generation
         return found
 
     async def _write(self, each: queue.Queue, status: queue.BudgetStatus, now: int) -> None:

@@ -189,6 +189,7 @@ async def test_an_override_opens_it_for_a_time_and_leaves_a_trace(drill):
     await drill._until(lambda: drill.queues.get("late").spec.budget.override is not None)
     status = await drill.look("late")
     assert status.state == "Warned"
+    assert status.observed_generation == drill.queues.get("late").metadata.generation > 1
     assert "by root: paper deadline" in status.message
     drill.clock.now += 5 * HOUR
     assert (await drill.look("late")).state == "Held"
