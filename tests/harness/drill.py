@@ -6,6 +6,7 @@ has three levels. Told by objects over REST alone; shares no code with what it w
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from tests.harness import rest
@@ -109,6 +110,17 @@ class Drill:
         status = found.get("status") or {}
         return bool(status.get("observedGeneration") == found["metadata"]["generation"])
 
+    def is_older(self, team: str, name: str) -> None:
+        """Waits until whatever starts from now on is younger than a run, by the second: of what a
+        queue holds the oldest is inside its guarantee."""
+
+        def is_past() -> bool:
+            status = self.runs(team)[name]["status"]
+            now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            return bool(status["phase"] == "Running" and status["history"][-1]["at"] < now)
+
+        rest.eventually(f"{name} runs since more than a second", is_past, PATIENCE)
+
     def _settled(self) -> bool:
         """Whether no run is on its way up or down: pods run a little before their run says so."""
         return all(
@@ -137,6 +149,7 @@ def rehearse(drill: Drill) -> None:
     # The guest borrows all: one elastic run, and eight single ones.
     drill.submit("guest", "wide", members=8, least=2)
     drill.has("guest", 8)
+    drill.is_older("guest", "wide")
     for number in range(8):
         drill.submit("guest", f"single-{number}")
     drill.has("guest", 16)
