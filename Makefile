@@ -68,6 +68,7 @@ frameworks: setup ## torch, MPI, JAX, Ray, Spark, Flink ... for real, in a cache
 
 .PHONY: soak
 soak: setup ## the long campaigns at full count: faults, fuzzing, load
+	@if command -v go > /dev/null; then $(BIN)/python -m tests.harness.objectstore; fi
 	@WINDLASS_SOAK=1 $(BIN)/pytest -m soak tests
 
 .PHONY: lock

@@ -15,12 +15,13 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 KUBERNETES = "1.36.3"
 ETCD = "3.6.14"
 KWOK = "0.8.0"
+VERSITY = "1.8.0"
 
 # What k8s.io/kubernetes keeps in its own tree and publishes apart. Its go.mod asks for v0.0.0 of
 # each and replaces that by a folder; asking for the published version here outbids v0.0.0.
@@ -119,6 +120,12 @@ BINARIES = (
     ),
     Binary("kwok", _KWOK_MODULE, "sigs.k8s.io/kwok/cmd/kwok"),
 )  # fmt: skip
+OBJECT_STORE = Binary(
+    "versitygw",
+    Module("versitygw", {"github.com/versity/versitygw": VERSITY}),
+    "github.com/versity/versitygw/cmd/versitygw",
+)
+"""S3-compatible storage. Not built with the rest: it takes minutes more, and few tests need it."""
 
 
 def cache_dir() -> Path:
@@ -137,21 +144,25 @@ def binary(name: str) -> Path:
     return path
 
 
-def missing() -> list[Binary]:
-    return [wanted for wanted in BINARIES if not (cache_dir() / "bin" / wanted.name).exists()]
+def missing(listed: Sequence[Binary] | None = None) -> list[Binary]:
+    return [
+        wanted
+        for wanted in (BINARIES if listed is None else listed)
+        if not (cache_dir() / "bin" / wanted.name).exists()
+    ]
 
 
-def ensure(say: Callable[[str], None] = print) -> Path:
+def ensure(say: Callable[[str], None] = print, listed: Sequence[Binary] | None = None) -> Path:
     """Builds what is missing and returns the folder of binaries; BuildError if it cannot."""
     cache = cache_dir()
-    if missing():
+    if missing(listed):
         if shutil.which("go") is None:
             raise BuildError(
                 f"The Kubernetes control plane is not built in {cache} and Go is not installed:"
                 " install Go 1.26 or newer, then run `python -m tests.harness.build`."
             )
         with _lock(cache, say):
-            todo = missing()  # another run may have built some while we waited
+            todo = missing(listed)  # another run may have built some while we waited
             for number, wanted in enumerate(todo, start=1):
                 _build(wanted, cache, _numbered(say, f"[{number}/{len(todo)}]"))
     return cache / "bin"

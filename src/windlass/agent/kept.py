@@ -67,6 +67,32 @@ class Segment:
     container: str
     number: int
 
+    def check(self) -> None:
+        """ValueError if its names are none."""
+        for name in (self.namespace, self.run_uid, self.name, self.container):
+            named(name)
+        if not 0 <= self.number < _MOST_SEGMENTS:
+            raise ValueError(f"{self.container}/{self.number}")
+
+
+def named(text: str) -> str:
+    """A name that leads nowhere else; ValueError for all others."""
+    if not is_name(text):
+        raise ValueError(text)
+    return text
+
+
+def is_name(text: str) -> bool:
+    return _SAFE.fullmatch(text) is not None
+
+
+def checked_record(run_uid: str, data: bytes) -> bytes:
+    """kept.json of a log of this Run, as an agent sent it; ValueError if it is none."""
+    told = msgspec.json.decode(data, type=_Record)
+    if told.run != run_uid:
+        raise ValueError(f"it is of run {told.run}")
+    return msgspec.json.encode(told)
+
 
 class Kept:
     """Where logs are kept; used from several threads."""
@@ -98,28 +124,23 @@ class Kept:
 
     def take_segment(self, place: Segment, data: bytes) -> None:
         """A piece that was sent; again changes nothing. ValueError if its names are none."""
-        folder = self._entry(place.namespace, place.run_uid, place.name)
-        if not _SAFE.fullmatch(place.container) or not 0 <= place.number < _MOST_SEGMENTS:
-            raise ValueError(f"{place.container}/{place.number}")
-        target = folder / place.container
+        place.check()
+        target = self._entry(place.namespace, place.run_uid, place.name) / place.container
         target.mkdir(parents=True, exist_ok=True, mode=0o700)
         _replace(shimlog.segment(target, place.number), data)
 
     def take_record(self, namespace: str, run_uid: str, name: str, data: bytes) -> None:
         """All pieces were sent: the entry counts from now on."""
         folder = self._entry(namespace, run_uid, name)
-        told = msgspec.json.decode(data, type=_Record)
-        if not folder.is_dir() or told.run != run_uid:
+        told = checked_record(run_uid, data)
+        if not folder.is_dir():
             raise ValueError(f"nothing of {name} was sent")
         with self._lock:
-            _replace(folder / RECORD, msgspec.json.encode(told))
-            self._bound(namespace, told.bytes + _OWN_BYTES)
+            _replace(folder / RECORD, told)
+            self._bound(namespace, msgspec.json.decode(told, type=_Record).bytes + _OWN_BYTES)
 
     def _entry(self, namespace: str, run_uid: str, name: str) -> Path:
-        for part in (namespace, run_uid, name):
-            if not _SAFE.fullmatch(part):
-                raise ValueError(part)
-        return self._root / namespace / run_uid / name
+        return self._root / named(namespace) / named(run_uid) / named(name)
 
     def _bound(self, namespace: str, added: int) -> None:
         if namespace in self._sizes:
@@ -234,8 +255,8 @@ async def sweep_regularly(root: Path, store: client.Store) -> None:
 async def sweep(root: Path, store: client.Store) -> None:
     """Removes what is kept of Runs that are gone."""
     # Looked at before the Runs: a Run is there before anything of it is kept.
-    for namespace, uids in (await asyncio.to_thread(_held, root)).items():
-        for uid in uids - await _uids(store, namespace):
+    for namespace, held in (await asyncio.to_thread(_held, root)).items():
+        for uid in held - await uids(store, namespace):
             await asyncio.to_thread(shutil.rmtree, root / namespace / uid, ignore_errors=True)
         with contextlib.suppress(OSError):
             (root / namespace).rmdir()
@@ -247,7 +268,8 @@ def _held(root: Path) -> dict[str, set[str]]:
     return {each.name: {entry.name for entry in each.iterdir()} for each in root.iterdir()}
 
 
-async def _uids(store: client.Store, namespace: str) -> set[str]:
+async def uids(store: client.Store, namespace: str) -> set[str]:
+    """Of the Runs that are there."""
     found: set[str] = set()
     token = ""
     while True:

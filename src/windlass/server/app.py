@@ -24,6 +24,7 @@ from windlass.server import (
     discovery,
     openapi,
     paths,
+    places,
     platformpaths,
     queries,
     reviews,
@@ -43,7 +44,6 @@ from windlass.server.handling import (
     only_get,
 )
 from windlass.server.identity import Attributes, Identity
-from windlass.server.keptfiles import KeptFiles
 from windlass.server.nodes import NodeGateway
 from windlass.server.objects import Call, Objects, json_response
 from windlass.server.platformapi import PlatformApi
@@ -74,8 +74,8 @@ class App(Handling):
         self._tokens = tokenapi.TokenApi(api, access)
         self._streams = Streams()
         self._objects = Objects(api, self.metrics, self._streams, gateway)
-        kept = KeptFiles(folder / "agent" / kept_logs.FOLDER)
-        self._platform = PlatformApi(EmbeddedStore(api), access, folder, self._streams, kept)
+        kept = places.on_disk(folder, folder / "agent" / kept_logs.FOLDER)
+        self._platform = PlatformApi(EmbeddedStore(api), access, kept, self._streams)
         self.engine: engine.Engine | None = None
         """What this engine can do: Runs that ask for more are refused when they are created."""
         self.background: list[asyncio.Task[None]] = self._platform.background()

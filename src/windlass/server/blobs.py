@@ -1,31 +1,22 @@
-"""Uploaded code: `blobs/sha256:HEX` of a namespace, kept as files beside the store.
+"""Uploaded code: `blobs/sha256:HEX` of a namespace.
 
 A blob's name is its content, so what is there is right, and half of one is worth keeping: uploads
-come in pieces and go on where they stopped. It belongs to the namespace it was uploaded to.
+come in pieces and go on where they stopped. It belongs to the namespace it was uploaded to. They
+lie on the server's disk (`blobfolder`) or in storage that all servers see (`blobbucket`).
 
-    BLOBS/<namespace>/<hex>          whole: written, checked, synced, then renamed
-    BLOBS/<namespace>/<hex>.part     what has come so far
-
-Called by `server.app`, which has asked who the caller is and what he may do.
+Called by `server.platformapi`, which has asked who the caller is and what he may do.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
-import errno
-import hashlib
 import logging
-import os
 import re
-import shutil
 import time
 import urllib.parse
-from collections.abc import AsyncIterator, Iterable
-from io import FileIO
-from pathlib import Path
-from typing import TypeVar
+from collections.abc import AsyncIterator
+from typing import Protocol, TypeVar
 
 from aiohttp import web
 
@@ -40,8 +31,7 @@ OFFSET, LENGTH = "Upload-Offset", "Upload-Length"
 """Headers as in resumable uploads elsewhere (tus): where the piece begins; size of the whole."""
 MOST_BYTES = 64 << 30
 """Of one blob. Data belongs into mounts."""
-SPARE_BYTES = 256 << 20
-"""What an upload leaves free on the disk: the store needs it to go on."""
+MEDIA_TYPE = "application/octet-stream"
 UNUSED_SECONDS = 30 * 86400.0
 PARTIAL_SECONDS = 7 * 86400.0
 SWEEP_EVERY = 6 * 3600.0
@@ -83,42 +73,63 @@ def path_of(namespace: str, digest: str) -> str:
     return f"/apis/{GROUP}/{VERSION}/namespaces/{quoted}/blobs/{digest}"
 
 
-class Blobs:
-    """The files, and the four things that can be done with them."""
+class Keeping(Protocol):
+    """Where blobs lie: `blobfolder`, or `blobbucket` where several servers must see them."""
 
-    def __init__(self, folder: Path, *, most_bytes: int = MOST_BYTES) -> None:
-        self._folder = folder
+    async def size(self, target: Target) -> int | None:
+        """Of a blob that is there, which counts as used now; None if it is not."""
+
+    async def come(self, target: Target) -> int:
+        """How much has come of one that is not there yet."""
+
+    async def serve(self, request: web.BaseRequest, target: Target) -> web.StreamResponse | None:
+        """The whole of it; None if it is not there."""
+
+    async def append(
+        self, target: Target, offset: int, length: int, pieces: AsyncIterator[bytes]
+    ) -> int:
+        """Adds what comes; returns how much has come. With the last of it the blob is there."""
+
+    async def sweep(self, namespaces: set[str], named: set[tuple[str, str]], now: float) -> int:
+        """Removes blobs that no Run has named for long, and those of namespaces that are gone.
+        `named`: (namespace, digest) of all Runs."""
+
+
+class Blobs:
+    """What can be asked about blobs, wherever they lie."""
+
+    def __init__(self, keeping: Keeping, *, most_bytes: int = MOST_BYTES) -> None:
+        self._keeping = keeping
         self._most = most_bytes
-        self._busy: set[Target] = set()
-        """Blobs that an upload writes to at this moment: one writer each."""
 
     async def answer(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
         if request.method == "HEAD":
-            return self._head(target)
+            return await self._head(target)
         if request.method == "GET":
-            return self._get(target)
+            return await self._get(request, target)
         if request.method == "PATCH":
             return await self._patch(request, target)
         raise errors.MethodNotAllowed("blobs know HEAD, GET and PATCH")
 
-    def _head(self, target: Target) -> web.Response:
+    async def sweep(self, store: client.Store) -> int:
+        return await self._keeping.sweep(*await in_use(store), time.time())
+
+    async def _head(self, target: Target) -> web.Response:
         """200 with the size when it is there; else 404 with how much of it has come."""
-        size = _size(self._whole(target))
+        size = await self._keeping.size(target)
         if size is not None:
             return web.Response(headers={OFFSET: str(size), LENGTH: str(size)})
-        come = _size(self._part(target)) or 0
+        come = await self._keeping.come(target)
         return web.Response(status=404, headers={OFFSET: str(come)})
 
-    def _get(self, target: Target) -> web.StreamResponse:
-        path = self._whole(target)
-        if not path.is_file():
+    async def _get(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
+        served = await self._keeping.serve(request, target)
+        if served is None:
             raise errors.NotFound(
                 f"there is no blob {target.digest} in namespace {target.namespace}; upload it "
                 "again by submitting with --workdir"
             )
-        with contextlib.suppress(OSError):
-            os.utime(path)  # it was needed: the sweep counts from here
-        return web.FileResponse(path, headers={"Content-Type": "application/octet-stream"})
+        return served
 
     async def _patch(self, request: web.BaseRequest, target: Target) -> web.Response:
         offset, length = _number(request, OFFSET), _number(request, LENGTH)
@@ -127,108 +138,39 @@ class Blobs:
                 f"a blob has at most {self._most} bytes and this one has {length}; leave files out "
                 "with .windlassignore, or mount them"
             )
-        whole = _size(self._whole(target))
+        whole = await self._keeping.size(target)
         if whole is not None:
             return web.Response(status=204, headers={OFFSET: str(whole), LENGTH: str(whole)})
-        if target in self._busy:
-            raise errors.Conflict(
-                f"another upload of {target.digest} is under way; ask how far it is and go on",
-                retry_after=1.0,
-            )
-        self._busy.add(target)
-        try:
-            return await self._receive(request, target, offset, length)
-        except OSError as problem:
-            if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            raise _no_space() from problem
-        finally:
-            self._busy.discard(target)
-
-    async def _receive(
-        self, request: web.BaseRequest, target: Target, offset: int, length: int
-    ) -> web.Response:
-        part = self._part(target)
-        part.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        come = _size(part) or 0
-        if offset != come:
-            raise errors.Conflict(f"the next piece of {target.digest} begins at {come}")
-        if shutil.disk_usage(part.parent).free - (length - come) < SPARE_BYTES:
-            raise _no_space()
-        with part.open("ab", buffering=0) as file:
-            async for piece in request.content.iter_chunked(_PIECE):
-                come += len(piece)
-                if come > length:
-                    file.close()
-                    part.unlink(missing_ok=True)
-                    raise errors.BadRequest(f"more than {length} bytes came for {target.digest}")
-                await asyncio.to_thread(_write_all, file, piece)
-        if come == length:
-            await asyncio.to_thread(self._complete, target)
+        pieces = request.content.iter_chunked(_PIECE)
+        come = await self._keeping.append(target, offset, length, aiter(pieces))
         return web.Response(status=204, headers={OFFSET: str(come), LENGTH: str(length)})
 
-    def _complete(self, target: Target) -> None:
-        """Checked against its name, on the disk, then visible."""
-        part = self._part(target)
-        with part.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != target.hex:
-                part.unlink()
-                raise errors.BadRequest(
-                    f"what was uploaded is not {target.digest}; upload it again from the start"
-                )
-            os.fsync(file.fileno())
-        part.replace(self._whole(target))
-        _sync_folder(part.parent)
-        _sync_folder(self._folder)
 
-    def _whole(self, target: Target) -> Path:
-        return self._folder / target.namespace / target.hex
+def misplaced(target: Target, come: int) -> errors.Conflict:
+    return errors.Conflict(f"the next piece of {target.digest} begins at {come}")
 
-    def _part(self, target: Target) -> Path:
-        return self._folder / target.namespace / f"{target.hex}.part"
 
-    # --- what nobody needs any more
+def too_many(target: Target, length: int) -> errors.BadRequest:
+    return errors.BadRequest(f"more than {length} bytes came for {target.digest}")
 
-    def sweep(self, namespaces: set[str], named: set[tuple[str, str]], now: float) -> list[Path]:
-        """Removes blobs that no Run has named for long, and those of namespaces that are gone.
-        `named`: (namespace, digest) of all Runs."""
-        gone: list[Path] = []
-        for folder in self._folder.iterdir() if self._folder.exists() else ():
-            if folder.name not in namespaces:
-                shutil.rmtree(folder, ignore_errors=True)
-                gone.append(folder)
-        self._touch(named)
-        for path in self._folder.glob("*/*"):
-            unfinished = path.name.endswith(".part")
-            target = Target(path.parent.name, path.name.removesuffix(".part"))
-            if target in self._busy or (target.namespace, target.digest) in named:
-                continue
-            limit = PARTIAL_SECONDS if unfinished else UNUSED_SECONDS
-            with contextlib.suppress(FileNotFoundError):
-                if now - path.stat().st_mtime > limit:
-                    path.unlink()
-                    gone.append(path)
-        return gone
 
-    def _touch(self, named: Iterable[tuple[str, str]]) -> None:
-        """Blobs that Runs name count as used now: 30 days begin when the last Run is gone."""
-        for namespace, digest in named:
-            with contextlib.suppress(OSError):
-                os.utime(self._whole(Target(namespace, digest.removeprefix("sha256:"))))
+def another(target: Target) -> errors.BadRequest:
+    return errors.BadRequest(
+        f"what was uploaded is not {target.digest}; upload it again from the start"
+    )
 
 
 async def sweep_regularly(blobs: Blobs, store: client.Store) -> None:
-    """Keeps the folder from growing for ever; until cancelled."""
+    """Keeps them from growing for ever; until cancelled."""
     while True:
         await asyncio.sleep(SWEEP_EVERY)
         try:
-            namespaces, named = await in_use(store)
-            gone = await asyncio.to_thread(blobs.sweep, namespaces, named, time.time())
+            gone = await blobs.sweep(store)
         except (errors.ApiError, OSError) as problem:
             _log.warning("blobs were not swept: %s", problem)
             continue
         if gone:
-            _log.info("removed %d blobs that no run has named for 30 days", len(gone))
+            _log.info("removed %d blobs that no run has named for 30 days", gone)
 
 
 async def in_use(store: client.Store) -> tuple[set[str], set[tuple[str, str]]]:
@@ -261,32 +203,3 @@ def _number(request: web.BaseRequest, header: str) -> int:
     if not text.isdecimal() or len(text) > 15:
         raise errors.BadRequest(f"the header {header} must be a number of bytes")
     return int(text)
-
-
-def _write_all(file: FileIO, piece: bytes) -> None:
-    """Unbuffered, so that what has come is there whatever happens next."""
-    view = memoryview(piece)
-    while view:
-        view = view[file.write(view) :]
-
-
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return None
-
-
-def _no_space() -> NoSpace:
-    return NoSpace(
-        f"the disk of the server is full, or would be: {SPARE_BYTES >> 20} MiB stay free there; "
-        "free some space, then submit again"
-    )
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

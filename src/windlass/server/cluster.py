@@ -2,7 +2,7 @@
 
 Serves the platform API alone, as an aggregated API: people reach it through the cluster's API
 server, which says who they are; pods reach it directly with tokens of their own. Objects live in
-the cluster; code, mailboxes and kept logs lie in the state folder.
+the cluster; code, mailboxes and kept logs lie in the state folder, or where all servers see them.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from pathlib import Path
 
 from aiohttp import web
 
-from windlass.agent import kept
+from windlass.agent import kept as agent_kept
 from windlass.control import manager
 from windlass.kinds import kubernetes
 from windlass.ledger import service
 from windlass.ledger.service import Ledger
-from windlass.server import discovery, frontproxy, handling, openapi, platformpaths
+from windlass.server import discovery, frontproxy, handling, openapi, places, platformpaths
 from windlass.server.audit import AuditLog
 from windlass.server.frontproxy import FrontProxy
 from windlass.server.handling import HEALTH, Handling, Seen, bytes_response, only_get
-from windlass.server.keptfiles import KeptFiles
+from windlass.server.places import Places
 from windlass.server.platformapi import PlatformApi
 from windlass.server.reviewing import PodTokens, Reviews
 from windlass.server.streams import Streams
@@ -50,20 +50,15 @@ once."""
 
 class ClusterApp(Handling):
     def __init__(
-        self, store: KubernetesStore, front: FrontProxy, folder: Path, audit: AuditLog | None
+        self, store: KubernetesStore, front: FrontProxy, kept: Places, audit: AuditLog | None
     ) -> None:
         super().__init__(audit)
         self.front = front
         self._reviews = Reviews(store)
         self._tokens = PodTokens(store)
         self._streams = Streams()
-        self._platform = PlatformApi(
-            store, self._reviews, folder, self._streams, KeptFiles(folder / kept.FOLDER)
-        )
-        self.background = [
-            *self._platform.background(),
-            asyncio.create_task(kept.sweep_regularly(folder / kept.FOLDER, store)),
-        ]
+        self._platform = PlatformApi(store, self._reviews, kept, self._streams)
+        self.background = [*self._platform.background(), asyncio.create_task(_sweep(kept, store))]
 
     def keep_ledger(self, ledger: Ledger | None) -> None:
         """Whom questions about usage are for."""
@@ -126,7 +121,13 @@ def main(argv: list[str]) -> int:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(options))
-    except (KubeconfigError, frontproxy.NotConfigured, errors.ApiError, OSError) as problem:
+    except (
+        KubeconfigError,
+        frontproxy.NotConfigured,
+        errors.ApiError,
+        OSError,
+        ValueError,
+    ) as problem:
         print(f"windlass.server: {problem}", file=sys.stderr)  # noqa: T201 (for people)
         return 1
     return 0
@@ -141,8 +142,29 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--tls-key", type=Path, required=True, help="its key")
     parser.add_argument("--kubeconfig", help="default: KUBECONFIG, else the pod's service account")
     parser.add_argument("--context", help="default: the current one of the kubeconfig")
+    parser.add_argument(
+        "--storage", default="", metavar="URL",
+        help="s3://BUCKET/PREFIX?endpoint=...: code, logs and mailboxes lie there and in the "
+        "PostgreSQL database of --ledger, for any number of servers; default: in --state",
+    )  # fmt: skip
+    parser.add_argument(
+        "--storage-keys", type=Path, default=Path("/etc/windlass/storage"), metavar="DIR",
+        help="folder with the files access-key and secret-key, and ca.crt if the storage has an "
+        "authority of its own; default %(default)s",
+    )  # fmt: skip
     service.add_option(parser)
     return parser.parse_args(argv)
+
+
+async def _places(options: argparse.Namespace) -> Places:
+    if not options.storage:
+        return places.on_disk(options.state, options.state / agent_kept.FOLDER)
+    database = service.address(options.ledger, options.state)
+    return await places.shared(options.storage, options.storage_keys, database)
+
+
+async def _sweep(kept: Places, store: KubernetesStore) -> None:
+    await kept.sweep_logs(store)
 
 
 async def serve(options: argparse.Namespace) -> None:
@@ -155,12 +177,14 @@ async def serve(options: argparse.Namespace) -> None:
     audit = AuditLog(options.state / "audit.log")
     try:
         async with _front_proxy(store) as facts:
-            app = ClusterApp(store, FrontProxy.read(_found(facts)), options.state, audit)
+            kept = await _places(options)
+            app = ClusterApp(store, FrontProxy.read(_found(facts)), kept, audit)
             try:
                 async with _ledger(store, options, app):
                     await _until(stop, options, app, facts)
             finally:
                 await app.stop()
+                await kept.close()
     finally:
         audit.close()
         await store.close()

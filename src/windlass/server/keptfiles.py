@@ -32,13 +32,7 @@ class KeptFiles:
             folder = keeping.place(self._root, namespace, run_uid, name, options.container)
         except FileNotFoundError:
             raise errors.NotFound(f"no log {name} is kept") from None
-        since = times.parse(options.since_time) if options.since_time else None
-        if options.since_seconds:
-            since = times.now() - datetime.timedelta(seconds=options.since_seconds)
-        query = logs.Query(
-            False, options.timestamps, options.tail_lines, since, options.limit_bytes
-        )
-        async for piece in logs.read(folder, query):
+        async for piece in logs.read(folder, query(options)):
             yield piece
 
     async def take_segment(self, place: keeping.Segment, data: bytes) -> None:
@@ -48,3 +42,11 @@ class KeptFiles:
     async def take_record(self, namespace: str, run_uid: str, name: str, data: bytes) -> None:
         """The log is whole: from now on it is listed."""
         await asyncio.to_thread(self._taken.take_record, namespace, run_uid, name, data)
+
+
+def query(options: nodes.LogOptions) -> logs.Query:
+    """What is asked for of a log that is whole."""
+    since = times.parse(options.since_time) if options.since_time else None
+    if options.since_seconds:
+        since = times.now() - datetime.timedelta(seconds=options.since_seconds)
+    return logs.Query(False, options.timestamps, options.tail_lines, since, options.limit_bytes)

@@ -5,39 +5,32 @@ and put calls in; workers take calls and put results in. The server never looks 
 unpickled is unpickled by the two ends, and only the holder of the token or the box's owner could
 have written it.
 
-    MAILBOXES/<id>/box.json                    whose it is, hash of the token
-                   <key>.call                  what to do
-                   <key>.taken                 which worker has it
-                   <key>.result                what came of it
-
-Files, so that a call of many hours survives the server. Called by `server.app`.
+Here are the requests; where boxes are kept, so that a call of many hours survives the server, is
+`boxfolder` or `boxtables`. Called by `server.platformapi`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import collections
 import contextlib
 import dataclasses
-import errno
 import hashlib
 import hmac
+import logging
 import re
 import secrets
-import shutil
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
 
-from windlass.server import blobs
 from windlass.server.objects import json_response
 from windlass.server.platformpaths import GROUP, VERSION
 from windlass.store import errors
+
+_log = logging.getLogger(__name__)
 
 MOST_BYTES = 256 << 20
 """Of one call or result. Data belongs into files that both ends see."""
@@ -82,80 +75,96 @@ async def _nowhere() -> dict[str, str]:
 
 
 class Record(msgspec.Struct):
-    """box.json"""
+    """Whose a mailbox is, and the hash of its token."""
 
     namespace: str
     user: str
     hash: str
 
 
-class Box:
-    """One mailbox: an index in memory over its files."""
+class Closed(Exception):
+    """The mailbox is no more."""
 
-    def __init__(self, folder: Path, record: Record) -> None:
-        self.folder = folder
-        self.record = record
-        self.epoch = secrets.token_hex(4)
-        """News is numbered anew by each server; who asks with another epoch hears all again."""
-        self.waiting: collections.deque[str] = collections.deque()
-        self.taken: dict[str, str] = {}
-        self.news: list[dict[str, Any]] = []
-        self.heard = 0
-        """How much news came before the first of `news`: what was asked past is dropped."""
-        self.workers: dict[str, str] = {}
-        self.changed = asyncio.Condition()
-        self.closed = False
-        self._load()
 
-    def _load(self) -> None:
-        results = {path.stem for path in self.folder.glob("*.result")}
-        for path in sorted(self.folder.glob("*.call"), key=lambda each: each.stat().st_mtime_ns):
-            key = path.stem
-            taken = self.path(key, "taken")
-            if taken.exists():
-                self.taken[key] = taken.read_text()
-                self.news.append({"type": "taken", "call": key, "worker": self.taken[key]})
-            elif key.isdigit() and key not in results:
-                self.waiting.append(key)
-        self.news += [{"type": "done", "call": key} for key in sorted(results)]
+@dataclasses.dataclass(frozen=True, slots=True)
+class News:
+    """What happened in a box since; `after` counts within `epoch`."""
 
-    def path(self, key: str, kind: str) -> Path:
-        return self.folder / f"{key}.{kind}"
+    epoch: str
+    after: int
+    events: list[dict[str, Any]]
 
-    async def tell(self, item: dict[str, Any] | None = None) -> None:
-        async with self.changed:
-            if item is not None:
-                self.news.append(item)
-            self.changed.notify_all()
 
-    def forget(self, key: str) -> None:
-        self.taken.pop(key, None)
-        with contextlib.suppress(ValueError):
-            self.waiting.remove(key)
-        for kind in ("call", "taken", "result"):
-            self.path(key, kind).unlink(missing_ok=True)
+class Bell:
+    """Wakes whoever waits for something to happen in a box. One event for each who waits: what
+    happens while he looks is not missed."""
 
-    def take(self, worker: str) -> str | None:
+    def __init__(self) -> None:
+        self._waiting: dict[str, set[asyncio.Event]] = {}
+
+    @contextlib.contextmanager
+    def listening(self, name: str) -> Iterator[asyncio.Event]:
+        event = asyncio.Event()
+        self._waiting.setdefault(name, set()).add(event)
+        try:
+            yield event
+        finally:
+            left = self._waiting[name]
+            left.discard(event)
+            if not left:
+                del self._waiting[name]
+
+    def ring(self, name: str) -> None:
+        for event in self._waiting.get(name, ()):
+            event.set()
+
+    def ring_all(self) -> None:
+        for name in self._waiting:
+            self.ring(name)
+
+
+class Keeping(Protocol):
+    """Where mailboxes are: `boxfolder`, or `boxtables` where several servers must see them. Each
+    step is done whole or not at all, may be repeated, and rings the bell. Closed if there is no
+    such box."""
+
+    bell: Bell
+
+    async def create(self, name: str, record: Record) -> None: ...
+
+    async def record(self, name: str) -> Record | None: ...
+
+    async def delete(self, name: str) -> None: ...
+
+    async def put(self, name: str, key: str, kind: str, data: AsyncIterator[bytes]) -> None:
+        """A call, which then waits for a worker if its key is a number; or a result, which is told
+        as news."""
+
+    async def read(self, name: str, key: str, kind: str) -> bytes | None: ...
+
+    async def forget(self, name: str, key: str) -> None: ...
+
+    async def take(self, name: str, worker: str) -> str | None:
         """The next call for a worker; the same again if it asks again without a result."""
-        for key, holder in self.taken.items():
-            if holder == worker and not self.path(key, "result").exists():
-                return key
-        while self.waiting:
-            key = self.waiting.popleft()
-            if self.path(key, "call").exists():
-                self.path(key, "taken").write_text(worker)
-                self.taken[key] = worker
-                return key
-        return None
+
+    async def meet(self, name: str, worker: str, python: str) -> None:
+        """A worker asks for work; told as news when it is the first time."""
+
+    async def news(self, name: str, epoch: str, after: int) -> News:
+        """What was asked past need not be kept."""
+
+    async def sweep(self, now: float) -> list[str]:
+        """Removes boxes that nobody has used for long; returns their names."""
+
+    async def stop(self) -> None: ...
 
 
 class Mailboxes:
-    """All mailboxes of a server."""
+    """What can be asked about mailboxes, wherever they are."""
 
-    def __init__(self, folder: Path, place: Place = _nowhere) -> None:
+    def __init__(self, keeping: Keeping, place: Place = _nowhere) -> None:
         self._place = place
-        self._folder = folder
-        self._boxes: dict[str, Box] = {}
+        self._keeping = keeping
         self._stopping = False
 
     async def answer_owner(
@@ -165,210 +174,160 @@ class Mailboxes:
         if not target.box:
             _allow(request, "POST")
             return await self._create(target.namespace, user)
-        box = self._open(target)
-        if box.record.user != user:
+        record = await self._record(target)
+        if record.user != user:
             raise _missing(target)
         if not target.part:
             _allow(request, "DELETE")
-            await self._delete(target.box, box)
+            with contextlib.suppress(Closed):  # by somebody else, in this moment
+                await self._keeping.delete(target.box)
             return web.Response(status=204)
         if target.part == "calls" and target.key:
-            return await self._call(request, box, target.key)
+            return await self._call(request, target)
         if target.part == "events":
             _allow(request, "GET")
-            return await self._events(request, box)
+            return await self._events(request, target)
         if target.part == "results" and target.key:
             _allow(request, "GET")
-            return _file(box.path(target.key, "result"))
+            return await self._mail(target, "result")
         raise _missing(target)
 
     async def answer_worker(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
         """The worker's side: the box's token is all it has and needs."""
         try:
-            box = self._open(target)
+            record = await self._record(target)
         except errors.NotFound:
             # As for a wrong token: whether there is such a box is for those who hold its token.
             raise errors.Unauthorized("Unauthorized") from None
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        if scheme != "Bearer" or not hmac.compare_digest(box.record.hash, _hash(token)):
+        if scheme != "Bearer" or not hmac.compare_digest(record.hash, _hash(token)):
             raise errors.Unauthorized("Unauthorized")
         if target.part == "take":
             _allow(request, "POST")
-            return await self._take(request, box)
+            return await self._take(request, target.box)
         if target.part == "calls" and target.key:
             _allow(request, "GET")
-            return _file(box.path(target.key, "call"))
+            return await self._mail(target, "call")
         if target.part == "results" and target.key:
             _allow(request, "PUT")
-            size = await _receive(request, box.path(target.key, "result"))
-            await box.tell(_done(box, target.key, size))
+            await self._receive(request, target, "result")
             return web.Response(status=204)
         raise _missing(target)
 
     async def stop(self) -> None:
         """Lets everybody who waits go."""
         self._stopping = True
-        for box in self._boxes.values():
-            await box.tell()
-
-    def sweep(self, now: float) -> list[str]:
-        """Removes boxes that nobody has used for long; returns their ids."""
-        gone = []
-        for folder in self._folder.iterdir() if self._folder.exists() else ():
-            with contextlib.suppress(FileNotFoundError):
-                used = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
-                if now - used > UNUSED_SECONDS:
-                    shutil.rmtree(folder, ignore_errors=True)
-                    self._boxes.pop(folder.name, None)
-                    gone.append(folder.name)
-        return gone
+        self._keeping.bell.ring_all()
+        await self._keeping.stop()
 
     async def sweep_regularly(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_EVERY)
-            await asyncio.to_thread(self.sweep, time.time())
+            try:
+                await self._keeping.sweep(time.time())
+            except errors.ApiError as problem:
+                _log.warning("mailboxes were not swept: %s", problem)
 
     # --- the owner's side
 
     async def _create(self, namespace: str, user: str) -> web.Response:
         name, token = secrets.token_hex(12), secrets.token_urlsafe(32)
-        folder = self._folder / name
-        with _space_left():
-            folder.mkdir(parents=True, mode=0o700)
-            record = Record(namespace, user, _hash(token))
-            (folder / "box.json").write_bytes(msgspec.json.encode(record))
-        self._boxes[name] = Box(folder, record)
+        await self._keeping.create(name, Record(namespace, user, _hash(token)))
         return json_response({"name": name, "token": token, **await self._place()}, 201)
 
-    async def _delete(self, name: str, box: Box) -> None:
-        self._boxes.pop(name, None)
-        box.closed = True
-        await box.tell()
-        await asyncio.to_thread(shutil.rmtree, box.folder, ignore_errors=True)
-
-    async def _call(self, request: web.BaseRequest, box: Box, key: str) -> web.Response:
+    async def _call(self, request: web.BaseRequest, target: Target) -> web.Response:
         if request.method == "DELETE":
-            box.forget(key)
+            with contextlib.suppress(Closed):
+                await self._keeping.forget(target.box, target.key)
             return web.Response(status=204)
         _allow(request, "PUT")
-        fresh = not box.path(key, "call").exists()
-        await _receive(request, box.path(key, "call"))
-        if fresh and key.isdigit():
-            box.waiting.append(key)
-            await box.tell()
+        await self._receive(request, target, "call")
         return web.Response(status=204)
 
-    async def _events(self, request: web.BaseRequest, box: Box) -> web.Response:
-        """What happened since; `after` counts within `epoch`."""
+    async def _events(self, request: web.BaseRequest, target: Target) -> web.Response:
         query = request.rel_url.query
+        epoch = query.get("epoch", "")
         after = int(query["after"]) if query.get("after", "").isdecimal() else 0
-        if query.get("epoch") != box.epoch:
-            after = 0
-        elif after > box.heard:
-            del box.news[: after - box.heard]
-            box.heard = after
-        after = max(after, box.heard)
-        deadline = time.monotonic() + (PATIENCE if query.get("wait") else 0.0)
-        async with box.changed:
-            while box.heard + len(box.news) <= after and not box.closed and not self._stopping:
-                left = deadline - time.monotonic()
-                if left <= 0 or not await _notified(box.changed, left):
-                    break
-        news = box.news[after - box.heard :]
-        return json_response({"epoch": box.epoch, "after": after + len(news), "events": news})
+        found = News(epoch, after, [])
+
+        async def look() -> bool:
+            nonlocal found
+            found = await self._keeping.news(target.box, epoch, after)
+            return bool(found.events)
+
+        with contextlib.suppress(Closed):
+            await self._until(target.box, look, PATIENCE if query.get("wait") else 0.0)
+        return json_response({"epoch": found.epoch, "after": found.after, "events": found.events})
 
     # --- the worker's side
 
-    async def _take(self, request: web.BaseRequest, box: Box) -> web.StreamResponse:
+    async def _take(self, request: web.BaseRequest, box: str) -> web.StreamResponse:
         query = request.rel_url.query
         worker, python = query.get("worker", "")[:100], query.get("python", "")[:20]
-        if box.workers.get(worker) != python:
-            box.workers[worker] = python
-            await box.tell({"type": "worker", "worker": worker, "python": python})
-        deadline = time.monotonic() + PATIENCE
-        async with box.changed:
-            while not box.closed:
-                key = box.take(worker)
-                if key is not None:
-                    break
-                left = deadline - time.monotonic()
-                if left <= 0 or self._stopping or not await _notified(box.changed, left):
-                    return web.Response(status=204)
-            else:
-                return web.Response(status=410)
-        await box.tell({"type": "taken", "call": key, "worker": worker})
-        body = await asyncio.to_thread(box.path(key, "call").read_bytes)
+        key = ""
+
+        async def look() -> bool:
+            nonlocal key
+            key = await self._keeping.take(box, worker) or ""
+            return bool(key)
+
+        try:
+            await self._keeping.meet(box, worker, python)
+            if not await self._until(box, look, PATIENCE):
+                return web.Response(status=204)
+        except Closed:
+            return web.Response(status=410)
+        body = await self._keeping.read(box, key, "call")
+        if body is None:  # forgotten in this moment: nobody wants it any more
+            return web.Response(status=204)
         return web.Response(body=body, headers={"X-Windlass-Call": key})
 
-    def _open(self, target: Target) -> Box:
-        box = self._boxes.get(target.box)
-        if box is None:
-            folder = self._folder / target.box
-            try:
-                record = msgspec.json.decode((folder / "box.json").read_bytes(), type=Record)
-            except (OSError, msgspec.DecodeError):
-                raise _missing(target) from None
-            box = self._boxes[target.box] = Box(folder, record)
-        if box.record.namespace != target.namespace:
+    # --- both
+
+    async def _until(self, box: str, look: Callable[[], Awaitable[bool]], seconds: float) -> bool:
+        """Looks, and looks again whenever the bell rings, for so long."""
+        deadline = time.monotonic() + seconds
+        with self._keeping.bell.listening(box) as rung:
+            while True:
+                rung.clear()
+                if await look():
+                    return True
+                left = deadline - time.monotonic()
+                if left <= 0 or self._stopping:
+                    return False
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await rung.wait()
+
+    async def _record(self, target: Target) -> Record:
+        record = await self._keeping.record(target.box)
+        if record is None or record.namespace != target.namespace:
             raise _missing(target)
-        return box
+        return record
+
+    async def _receive(self, request: web.BaseRequest, target: Target, kind: str) -> None:
+        try:
+            await self._keeping.put(target.box, target.key, kind, _bounded(request))
+        except Closed:
+            raise errors.NotFound("the mailbox is closed") from None
+
+    async def _mail(self, target: Target, kind: str) -> web.Response:
+        body = await self._keeping.read(target.box, target.key, kind)
+        if body is None:
+            raise errors.NotFound("nothing is there yet")
+        return web.Response(body=body, content_type="application/octet-stream")
 
 
-def _done(box: Box, key: str, size: int) -> dict[str, Any]:
-    told: dict[str, Any] = {"type": "done", "call": key}
-    if size <= INLINE_BYTES:
-        told["result"] = base64.b64encode(box.path(key, "result").read_bytes()).decode()
-    return told
-
-
-async def _receive(request: web.BaseRequest, path: Path) -> int:
-    """The body into a file, whole or not at all; returns its size."""
-    new = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
+async def _bounded(request: web.BaseRequest) -> AsyncIterator[bytes]:
     size = 0
-    try:
-        with _space_left(), new.open("wb") as file:
-            async for piece in request.content.iter_chunked(_PIECE):
-                size += len(piece)
-                if size > MOST_BYTES:
-                    raise errors.TooLarge(
-                        f"a call or result has at most {MOST_BYTES >> 20} MiB; put large data into "
-                        "a file that both ends see and send its name"
-                    )
-                file.write(piece)
-        new.replace(path)
-    except FileNotFoundError:
-        raise errors.NotFound("the mailbox is closed") from None
-    finally:
-        new.unlink(missing_ok=True)
-    return size
-
-
-@contextlib.contextmanager
-def _space_left() -> Iterator[None]:
-    try:
-        yield
-    except OSError as problem:
-        if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise blobs.NoSpace(
-            "the disk of the server is full; free some space there, then try again"
-        ) from problem
-
-
-async def _notified(condition: asyncio.Condition, seconds: float) -> bool:
-    try:
-        async with asyncio.timeout(seconds):
-            await condition.wait()
-    except TimeoutError:
-        return False
-    return True
-
-
-def _file(path: Path) -> web.Response:
-    try:
-        return web.Response(body=path.read_bytes(), content_type="application/octet-stream")
-    except FileNotFoundError:
-        raise errors.NotFound("nothing is there yet") from None
+    async for piece in request.content.iter_chunked(_PIECE):
+        size += len(piece)
+        if size > MOST_BYTES:
+            raise errors.TooLarge(
+                f"a call or result has at most {MOST_BYTES >> 20} MiB; put large data into "
+                "a file that both ends see and send its name"
+            )
+        yield piece
 
 
 def _allow(request: web.BaseRequest, method: str) -> None:

@@ -2,13 +2,12 @@
 
 `app.App` (embedded) and `cluster.ClusterApp` own one each: they say who the caller is, this knows
 what may be asked. It reads objects through the store it is given and asks for the caller's rights
-of whoever keeps them; files (code, mailboxes, kept logs) lie in its folder.
+of whoever keeps them; code, mailboxes and kept logs lie where `places` says.
 """
 
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 from aiohttp import web
 
@@ -27,6 +26,7 @@ from windlass.server import (
 )
 from windlass.server.handling import Seen
 from windlass.server.identity import Identity
+from windlass.server.places import Places
 from windlass.server.podrights import PodRights
 from windlass.server.rights import Rights, creating_runs
 from windlass.server.streams import Streams
@@ -38,24 +38,23 @@ class PlatformApi:
         self,
         store: client.Store,
         rights: Rights,
-        folder: Path,
+        places: Places,
         streams: Streams,
-        kept: keptlogs.Keeping,
     ) -> None:
         self._store = store
         self._rights = rights
         self._pods = PodRights(store, rights)
-        self._blobs = blobs.Blobs(folder / "blobs")
-        self._mailboxes = mailboxes.Mailboxes(folder / "mailboxes", self._for_workers)
+        self._blobs = blobs.Blobs(places.blobs)
+        self._mailboxes = mailboxes.Mailboxes(places.mailboxes, self._for_workers)
         self._platform = platform.Platform(store, rights)
         self._sharing = sharing.Sharing(store, rights, self._platform)
         self.accounts = accounts.Accounts(store, rights)
         self._platform.costs = self.accounts
         self._addresses = addresses.Addresses(store, rights, self._pods)
-        self._kept = keptlogs.KeptLogs(store, rights, streams, kept)
+        self._kept = keptlogs.KeptLogs(store, rights, streams, places.logs)
 
     def background(self) -> list[asyncio.Task[None]]:
-        """What keeps the folders from growing for ever."""
+        """What keeps code and mailboxes from growing for ever."""
         return [
             asyncio.create_task(self._mailboxes.sweep_regularly()),
             asyncio.create_task(blobs.sweep_regularly(self._blobs, self._store)),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from tests.harness import objectstore, postgres, processes
 from windlass.server import bootstrap
 from windlass.server.app import App, make_app, stop_app
 from windlass.server.audit import AuditLog
@@ -59,6 +61,32 @@ class Served:
 
     async def user(self, name: str, *groups: str) -> str:
         return await create_token(self.api, name, groups)
+
+
+@pytest.fixture(scope="module")
+def object_store() -> Iterator[objectstore.ObjectStore]:
+    folder = Path(tempfile.mkdtemp(prefix="windlass-s3-"))
+    processes.remove_at_exit(folder)
+    try:
+        made = objectstore.ObjectStore(folder)
+    except objectstore.NoStoreError as problem:
+        pytest.skip(str(problem))
+    with made:
+        made.start()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def postgres_server() -> Iterator[postgres.Postgres]:
+    folder = Path(tempfile.mkdtemp(prefix="windlass-pg-"))
+    processes.remove_at_exit(folder)
+    try:
+        made = postgres.Postgres(folder)
+        made.start()
+    except postgres.NoPostgresError as problem:
+        pytest.skip(str(problem))
+    yield made
+    made.stop()
 
 
 @pytest.fixture

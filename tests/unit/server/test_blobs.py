@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.server.conftest import Answer, Served
-from windlass.server import blobs
+from windlass.server import blobfolder, blobs
 from windlass.store.embedded.client import EmbeddedStore
 
 CONTENT = b"the code of a run" * 1000
@@ -92,7 +92,7 @@ async def test_who_may_not_create_runs_sees_no_blobs(served: Served, method: str
 
 
 async def test_a_full_disk_is_said_clearly(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = shutil.disk_usage("/")._replace(free=blobs.SPARE_BYTES)
+    usage = shutil.disk_usage("/")._replace(free=blobfolder.SPARE_BYTES)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     full = await upload(served, CONTENT)
     assert (full.code, full.body["reason"]) == (507, "InsufficientStorage")
@@ -120,7 +120,7 @@ async def test_a_second_upload_of_the_same_waits(served: Served) -> None:
 
 
 def test_only_what_nobody_has_named_for_long_is_swept(tmp_path: Path) -> None:
-    store = blobs.Blobs(tmp_path)
+    store = blobfolder.BlobFolder(tmp_path)
     now = 1e9
     ages = {"a/old": 40, "a/young": 20, "a/named": 400, "a/half.part": 10, "gone/any": 0}
     for name, days in ages.items():
@@ -128,7 +128,7 @@ def test_only_what_nobody_has_named_for_long_is_swept(tmp_path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
         path.touch()
         os.utime(path, (now - days * 86400,) * 2)
-    store.sweep({"a"}, {("a", "sha256:named")}, now)
+    asyncio.run(store.sweep({"a"}, {("a", "sha256:named")}, now))
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     assert left == {"a/young", "a/named"}
     assert (tmp_path / "a/named").stat().st_mtime > now, "its days begin when no run names it"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.server.conftest import Served, serving
-from windlass.server import mailboxes
+from windlass.server import boxfolder, mailboxes
 from windlass.store.embedded.api import Api
 
 ROOT = "/apis/platform.windlass.dev/v1alpha1/namespaces/default/mailboxes"
@@ -156,6 +156,6 @@ async def test_boxes_that_nobody_uses_are_swept(served: Served, tmp_path: Path) 
     long_ago = time.time() - mailboxes.UNUSED_SECONDS - 1
     for path in (folder / "box.json", folder):
         os.utime(path, (long_ago, long_ago))
-    boxes = mailboxes.Mailboxes(tmp_path / "mailboxes")
-    assert boxes.sweep(time.time()) == [folder.name]
+    boxes = boxfolder.BoxFolder(tmp_path / "mailboxes")
+    assert await boxes.sweep(time.time()) == [folder.name]
     assert await fresh.put("0", b"x") == 204
