@@ -76,7 +76,7 @@ class Process:
             )
         _reaper().tell("kill", str(self.pid))
 
-    def wait_ready(self, ready: Callable[[], bool], seconds: float = 60) -> None:
+    def wait_ready(self, ready: Callable[[], bool], seconds: float = 240) -> None:
         """Polls `ready` while the process lives; StartError with its log if it does not come."""
         deadline = time.monotonic() + seconds
         while not ready():

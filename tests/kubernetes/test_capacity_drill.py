@@ -3,34 +3,50 @@ plain nodes, played pods."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.harness import rest
 from tests.harness.control_plane import ControlPlane
-from tests.harness.drill import Drill, rehearse
+from tests.harness.drill import Drill, rehearse, wait_for_minimal_runtimes
 from tests.harness.parts import Part
 from tests.harness.players import Players
 from tests.harness.plugin import CRDS
 from windlass.control import views
 
-pytestmark = pytest.mark.kubernetes
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(900)]
 
 
-@pytest.mark.timeout(900)
-def test_what_is_lent_comes_back_and_then_nothing_moves(
-    kubernetes_binaries: Path, tmp_path: Path
-) -> None:
+@contextlib.contextmanager
+def drilling(folder: Path) -> Iterator[Drill]:
     with ControlPlane.start(crds=CRDS) as plane:
         api = plane.rest
         assert api.post("/api/v1/namespaces", {"metadata": {"name": views.NAMESPACE}}).status == 201
-        parts = [Part(plane.kubeconfig, tmp_path, name) for name in ("scheduler", "controllers")]
+        scheduler, controllers = (
+            Part(plane.kubeconfig, folder, name) for name in ("scheduler", "controllers")
+        )
         players = Players(rest.from_kubeconfig(plane.kubeconfig))
         players.start()
         try:
-            rehearse(Drill(api, players))
+            yield Drill(api, players, lambda: scheduler.says("/metrics"))
         finally:
             players.stop()
-            for part in parts:
+            for part in (scheduler, controllers):
                 part.process.stop()
+
+
+def test_what_is_lent_comes_back_and_then_nothing_moves(
+    kubernetes_binaries: Path, tmp_path: Path
+) -> None:
+    with drilling(tmp_path) as drill:
+        rehearse(drill)
+
+
+def test_with_a_minimal_runtime_it_comes_back_at_the_promised_time(
+    kubernetes_binaries: Path, tmp_path: Path
+) -> None:
+    with drilling(tmp_path) as drill:
+        wait_for_minimal_runtimes(drill)

@@ -136,21 +136,18 @@ def _loses_only_what_it_must(
 ) -> None:
     """No more members than the newcomers need, but for the rest of the last gang that was split;
     and nobody is stopped whole as long as a borrower has surplus to give."""
-    stopped = [
-        each for each in drill.decision.evictions
-        if len(each.seats) == len(before[each.unit].seats)
-    ]  # fmt: skip
-    largest = max((before[each.unit].unit.roles[0].least for each in stopped), default=1)
+    gone = drill.evicted
+    stopped = [key for key, count in gone.items() if count == len(before[key].seats)]
+    largest = max((before[key].unit.roles[0].least for key in stopped), default=1)
     assert must <= given_up < must + largest, (must, given_up)
     if not stopped:
         return
-    gone = {each.unit: len(each.seats) for each in drill.decision.evictions}
     for key, running in before.items():
         spare = len(running.seats) - gone.get(key, 0) - running.unit.roles[0].least
         borrows = drill.used(running.unit.queue) > drill.guarantee(running.unit.queue)
         path = drill.snapshot.tree.path(running.unit.queue)
         inside = not borrows and all(drill.used(q) <= drill.guarantee(q) for q in path)
-        assert key in gone or spare <= 0 or inside, f"{key} has {spare} to spare"
+        assert key in stopped or spare <= 0 or inside, f"{key} has {spare} to spare"
 
 
 def _nothing_moves(drill: Drill) -> None:

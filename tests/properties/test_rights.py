@@ -90,7 +90,9 @@ def _guarantee(facts: Facts, name: str) -> dict[str, int]:
 
 def _left(facts: Facts, evictions: object) -> Facts:
     """The facts when these members, and only they, have gone."""
-    gone = {e.unit: set(e.seats) for e in evictions}  # type: ignore[attr-defined]
+    gone: dict[str, set[tuple[str, int]]] = {}
+    for each in evictions:  # type: ignore[attr-defined]
+        gone.setdefault(each.unit, set()).update(each.seats)
     running = []
     for each in facts.running:
         seats = tuple(s for s in each.seats if (s.role, s.index) not in gone.get(each.unit.key, ()))

@@ -113,7 +113,7 @@ def settle(
 
 def withdraw(owner: run.Run, gainers: Iterable[str], *, drained: bool = False) -> Patch | None:
     """Takes an eviction back whose gainer has gone away or got other room, or whose queue is open
-    again, if that is still in time."""
+    again, if that is still in time. Members that went for an earlier gainer are gone."""
     eviction = owner.status.eviction
     if eviction is None or eviction.by == BY_USER or eviction.by in gainers:
         return None
@@ -121,7 +121,12 @@ def withdraw(owner: run.Run, gainers: Iterable[str], *, drained: bool = False) -
         return None
     if owner.status.phase not in ("Starting", "Running") or is_taken(owner):
         return None
-    return {"eviction": None}
+    held = owner.status.assignment.members if owner.status.assignment else {}
+    begun = {r: n for r, n in (owner.status.members or {}).items() if n < len(held.get(r, ()))}
+    if eviction.keep_members is None or not begun:
+        return {"eviction": None}
+    gone = {role: None for role in eviction.keep_members if role not in begun}
+    return {"eviction": {"keepMembers": {**begun, **gone}}}
 
 
 def is_taken(owner: run.Run) -> bool:

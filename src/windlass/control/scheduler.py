@@ -320,7 +320,7 @@ class Scheduler:
         unbound = await self._binder.place(pods)
         gainers = await self._nominate(decision)
         evictions = [each for each in decision.evictions if each.gainer in gainers]
-        runs_to_go, pods_to_go = _by_kind(evictions)
+        runs_to_go, pods_to_go = _by_kind(facts.by_unit(evictions))
         await all_of((self._evict(each) for each in runs_to_go), AT_ONCE)
         for eviction in pods_to_go:
             await self._binder.evict(eviction)

@@ -148,10 +148,10 @@ def _acts(
             note(known.unit, "grows", members=len(placement.seats))
         else:
             note(snapshot.waiting[placement.unit], "starts")
-    for eviction in decision.evictions:
-        running = snapshot.running[eviction.unit]
-        whole = len(eviction.seats) >= len(running.seats)
-        note(running.unit, "stops" if whole else "shrinks", members=len(eviction.seats))
+    for eviction in facts.by_unit(decision.evictions):
+        running, gone = snapshot.running[eviction.unit], len(eviction.seats)
+        whole = gone + len(running.leaving) >= len(running.seats)
+        note(running.unit, "stops" if whole else "shrinks", members=gone)
     for nomination in decision.nominations:
         note(snapshot.waiting[nomination.unit], "takes over")
     for promise in decision.reservations:

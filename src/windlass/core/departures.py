@@ -40,6 +40,8 @@ class Departures:
         """Without keeping it alive: a decision's clusters go as soon as it is made, not when
         garbage is looked for."""
         self._told: dict[str, Piece] = {}
+        self._parts: list[Piece] = []
+        """The same, part by part: a unit may be told more than once, for one gainer each."""
         self._evicted = -1
         """Evictions that are among the told already; -1: not even those of earlier decisions."""
         self._left: tuple[int, dict[str, Sums]] = (0, {})
@@ -63,15 +65,19 @@ class Departures:
             for key in sorted(cycle.snapshot.roster.leaving):
                 self._tell(key, cycle.snapshot.running[key].leaving)
         for eviction in cycle.evictions[self._evicted :]:
-            running = cycle.snapshot.running[eviction.unit]
-            self._tell(eviction.unit, (*running.leaving, *eviction.seats))
+            self._tell(eviction.unit, eviction.seats)
         self._evicted = len(cycle.evictions)
         return self._told
 
     def _tell(self, key: str, members: Iterable[tuple[str, int]]) -> None:
-        running, chosen = self._cycle.snapshot.running[key], set(members)
+        cluster, running = self._cycle.scene.cluster, self._cycle.snapshot.running[key]
+        before, chosen = self._told.get(key), set(members)
         seats = [seat for seat in running.seats if (seat.role, seat.index) in chosen]
-        self._told[key] = roster.part_of(self._cycle.scene.cluster, running, seats)
+        part = whole = roster.part_of(cluster, running, seats)
+        if before is not None:
+            whole = roster.part_of(cluster, running, (*before.seats, *seats))
+        self._told[key] = whole
+        self._parts.append(part)
 
     def leaving(self) -> Flat:
         """What they hold."""
@@ -81,12 +87,12 @@ class Departures:
     def left(self) -> dict[str, Sums]:
         """By queue, with those below it: what they leave."""
         told, (seen, sums) = self.told(), self._left
-        if seen != len(told):
+        if seen != len(self._parts):
             sums = {}
             for piece in told.values():
                 for queue in self._cycle.tree.path(piece.running.unit.queue):
                     queues.add(sums.setdefault(queue, {}), piece.held)
-            self._left = (len(told), sums)
+            self._left = (len(self._parts), sums)
         return sums
 
     def promised(self) -> Flat:
@@ -139,14 +145,13 @@ class Departures:
         cycle = self._cycle
         if self._evicted != len(cycle.evictions):
             self.told()
-        told = self._told
+        told = self._parts
         if not told:
             return None
         if self._outlook is None:
             self._outlook = Outlook(cycle)
         if self._outlook.knows != (len(cycle.placements), len(told), len(cycle.nominations)):
-            promises = list(self._promises_so_far())
-            self._outlook.follow(cycle, list(told.values()), promises)
+            self._outlook.follow(cycle, told, list(self._promises_so_far()))
         return self._outlook
 
 

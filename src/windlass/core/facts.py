@@ -8,7 +8,7 @@ memory of a device in MiB. Times are seconds since the epoch, given by the calle
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from windlass.kinds.reasons import Reason
@@ -398,6 +398,19 @@ class Eviction:
     """(role, index): all of them, or the surplus of an elastic unit."""
     gainer: str
     reason: str
+
+
+def by_unit(evictions: Iterable[Eviction]) -> list[Eviction]:
+    """One for each unit, though it gives room to several: all its members that go, with the first
+    gainer's name and reason."""
+    found: dict[str, Eviction] = {}
+    for each in evictions:
+        known = found.get(each.unit)
+        if known is not None:
+            found[each.unit] = dataclasses.replace(known, seats=(*known.seats, *each.seats))
+        else:
+            found[each.unit] = each
+    return list(found.values())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

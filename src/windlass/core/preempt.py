@@ -297,7 +297,7 @@ def _find_room(cycle: Cycle, ask: Ask, over: frozenset[str], *, entitled: bool) 
         cycle.desk.hopes[key] = freeing.without(cycle, base, pool)
     allowed = pool.protected <= cycle.now
     if not trial.suffices(allowed):
-        cycle.desk.why = _PROTECTED if _wake_when_unprotected(trial) else _NOT_ENOUGH
+        cycle.desk.why = _why_protected(trial) or _NOT_ENOUGH
         return False
     plan = freeing.plan(trial, allowed, models.in_turn(unit))
     if plan is None:
@@ -328,15 +328,24 @@ def _claim(cycle: Cycle, ask: Ask, over: frozenset[str], *, entitled: bool) -> C
     unit, need, tree = ask.unit, ask.need, cycle.departures.tree_at_worst()
     scarce = over | victims.scarce_resources(cycle, unit) if entitled else over
     inside = entitled and tree.inside(unit.queue, need)
-    return Claim(unit, need, scarce, tree, inside, _departed(cycle), _starting(cycle))
+    departed, repaired = _departed(cycle), _repaired(cycle)
+    return Claim(unit, need, scarce, tree, inside, departed, repaired, _starting(cycle))
 
 
-def _departed(cycle: Cycle) -> dict[str, list[str]]:
-    """By queue: who is told to go, and who was just repaired."""
+def _departed(cycle: Cycle) -> dict[str, list[Piece]]:
+    """By queue: who is told to go."""
+    found = dict[str, list[Piece]]()
+    for piece in cycle.departures.told().values():
+        found.setdefault(piece.running.unit.queue, []).append(piece)
+    return found
+
+
+def _repaired(cycle: Cycle) -> dict[str, list[str]]:
+    """By queue: who was just repaired."""
     desk, found = cycle.desk, dict[str, list[str]]()
     if desk.repaired is None:
         desk.repaired = [key for key in cycle.placements if key in cycle.snapshot.running]
-    for key in (*cycle.departures.told(), *desk.repaired):
+    for key in desk.repaired:
         found.setdefault(cycle.snapshot.running[key].unit.queue, []).append(key)
     return found
 
@@ -360,16 +369,18 @@ def _starting(cycle: Cycle) -> dict[str, list[tuple[Unit, Sums]]]:
     return found
 
 
-def _wake_when_unprotected(trial: Trial) -> bool:
-    """If only minimum runtimes are in the way, says when enough of them are over."""
+def _why_protected(trial: Trial) -> str:
+    """If only minimum runtimes are in the way, asks for a decision as soon as enough of them are
+    over, and says when that is."""
     protected, now = trial.pool.protected, trial.cycle.now
     moments = np.unique(protected[protected > now])
     last = len(moments) - 1
     if last < 0 or not trial.suffices(protected <= moments[last]):
-        return False
+        return ""
     first = freeing.first_that(lambda n: trial.suffices(protected <= moments[n]), 0, last)
-    trial.cycle.wake.append(float(moments[first]))
-    return True
+    due = float(moments[first])
+    trial.cycle.wake.append(due)
+    return f"{_PROTECTED}, not over for enough of them before {verdicts.moment(due)}"
 
 
 # --- what was decided ---------------------------------------------------------------------------
@@ -405,7 +416,7 @@ def _commit(cycle: Cycle, unit: Unit, pool: Pool, plan: Plan) -> None:
 
 
 def _who_goes(cycle: Cycle, pool: Pool, plan: Plan) -> list[Piece]:
-    """The pieces of each victim as one: some of its surplus, or all of it."""
+    """The pieces of each victim as one: some of its surplus, or all that is left of it."""
     by_unit: dict[str, list[Piece]] = {}
     for i in np.flatnonzero(plan.gone):
         piece = pool.pieces[i]
@@ -416,7 +427,9 @@ def _who_goes(cycle: Cycle, pool: Pool, plan: Plan) -> list[Piece]:
 def _as_one(cycle: Cycle, pieces: list[Piece]) -> Piece:
     running = pieces[0].running
     if any(not piece.surplus for piece in pieces):
-        seats = running.seats
+        told = cycle.departures.told().get(running.unit.key)
+        gone = told.seats if told is not None else ()
+        seats = tuple([seat for seat in running.seats if seat not in gone])
     else:
         seats = tuple(seat for piece in pieces for seat in piece.seats)
     if len(pieces) == 1 and len(seats) == len(pieces[0].seats):

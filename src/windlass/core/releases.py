@@ -229,7 +229,9 @@ class Ledger:
             if running is not None:
                 self._stopped.add(eviction.unit)
                 own.leave(eviction.unit)
-                told = tuple({*running.leaving, *eviction.seats})
+                told = tuple(
+                    (s.role, s.index) for s in cycle.departures.told()[eviction.unit].seats
+                )
                 own.follow(cluster, dataclasses.replace(running, leaving=told))
         self._evicted = len(cycle.evictions)
         for placement in itertools.islice(cycle.placements.values(), self._placed, None):

@@ -128,6 +128,17 @@ class Columns:
         after = self.first[at + 1] if at + 1 < len(self.keys) else len(self.pieces)
         return slice(int(self.first[at]), int(after))
 
+    def rows_told(self, told: Piece) -> Ints:
+        """Of a unit of which members were told to go: where those pieces are."""
+        rows = self.rows(told.key)
+        found = np.arange(rows.start, rows.stop)
+        if len(told.seats) == len(told.running.seats):
+            return found
+        gone = {(seat.role, seat.index) for seat in told.seats}
+        seats = (self.pieces[row].seats for row in found)
+        go = (any((seat.role, seat.index) in gone for seat in each) for each in seats)
+        return found[np.fromiter(go, np.bool_, len(found))]
+
     def held_of(self, resource: str) -> Ints:
         found = self.held.get(resource)
         if found is None:
@@ -268,9 +279,15 @@ def _columns(units: Mapping[str, tuple[Piece, ...]], resources: int) -> Columns:
         np.array([piece.size for piece in pieces], np.int64),
         np.array([not each.unit.preemptible for each in running], np.bool_),
         surplus_rows,
-        np.array([bool(each.leaving) for each in running], np.bool_),
+        np.array([_is_leaving(piece) for piece in pieces], np.bool_),
         flatten(pieces, resources),
     )
+
+
+def _is_leaving(piece: Piece) -> bool:
+    """Whether members of it were told to go."""
+    told = piece.running.leaving
+    return bool(told) and any((seat.role, seat.index) in told for seat in piece.seats)
 
 
 def _objects(values: Sequence[object]) -> Objects:

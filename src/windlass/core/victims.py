@@ -48,8 +48,10 @@ class Claim:
     """What every queue will hold at worst while those who were told to go leave."""
     inside: bool
     """Its queue stays inside its guarantee with it."""
-    departed: Mapping[str, Sequence[str]]
-    """Queue -> units of it that are already told to go, or are being repaired: never victims."""
+    departed: Mapping[str, Sequence[Piece]]
+    """Queue -> members of its units that are told to go already: never victims again."""
+    repaired: Mapping[str, Sequence[str]]
+    """Queue -> units of it that are being repaired: never victims."""
     starting: Mapping[str, Sequence[tuple[Unit, Sums]]]
     """Queue -> units that got room in this decision, or are promised some, and how much."""
 
@@ -181,9 +183,9 @@ def most_with(
 def standing(cycle: Cycle, unit: Unit) -> Standing:
     own = columns_of(cycle, unit.queue)
     may_go = _outranked(cycle, unit, own) & ~own.firm & ~own.leaving
-    for key, piece in cycle.departures.told().items():
+    for piece in cycle.departures.told().values():
         if piece.running.unit.queue == unit.queue:
-            may_go[own.rows(key)] = False
+            may_go[own.rows_told(piece)] = False
     rows = np.flatnonzero(may_go)
     if not len(rows):
         return Standing(0, {}, own, rows)
@@ -247,7 +249,9 @@ def nobody(cycle: Cycle) -> Pool:
 
 def _evictable(claim: Claim, queue: str, columns: Columns) -> Mask:
     mask = ~columns.firm & ~columns.leaving
-    for key in claim.departed.get(queue, ()):
+    for piece in claim.departed.get(queue, ()):
+        mask[columns.rows_told(piece)] = False
+    for key in claim.repaired.get(queue, ()):
         mask[columns.rows(key)] = False
     return np.asarray(mask)
 
@@ -387,7 +391,8 @@ class _Borrowers:
         lower = np.concatenate([groups[name][1] for name in names])
         partly = np.concatenate([groups[name][2] for name in names])
         held = np.stack([np.concatenate([c.held_of(r) for c in columns]) for r in self._scarce])
-        held[:, self._told_to_go(names, columns)] = 0
+        told = self._told_to_go(names, columns)
+        held[:, told] = 0
         priority = np.concatenate([c.priority for c in columns])
         held, priority, extra = self._with_starting(names, held, priority)
         more, now = np.zeros(extra, np.bool_), np.full(extra, self._cycle.now)
@@ -407,8 +412,11 @@ class _Borrowers:
         beyond = lower & ((before + held > room) & (held > 0)).any(axis=0)
         partly = beyond & (partly | ((before < room) & (held > 0)).any(axis=0))
         ends = np.cumsum([len(c.pieces) for c in columns])[:-1]
-        split = zip(names, columns, np.split(beyond, ends), np.split(partly, ends), strict=True)
-        return {name: (_with_all_surplus(c, mask), reach) for name, c, mask, reach in split}
+        parts = (np.split(each, ends) for each in (beyond, partly, told))
+        return {
+            name: (_with_all_surplus(each, mask, gone), reach)
+            for name, each, mask, reach, gone in zip(names, columns, *parts, strict=True)
+        }
 
     def _with_starting(
         self, names: Sequence[str], held: Ints, priority: Ints
@@ -425,16 +433,16 @@ class _Borrowers:
         masks = []
         for name, each in zip(names, columns, strict=True):
             mask = each.leaving.copy()
-            for key in self._claim.departed.get(name, ()):
-                mask[each.rows(key)] = key not in self._cycle.placements
+            for piece in self._claim.departed.get(name, ()):
+                mask[each.rows_told(piece)] = True
             masks.append(mask)
         return np.concatenate(masks)
 
 
-def _with_all_surplus(columns: Columns, mask: Mask) -> Mask:
-    """A unit's least goes only where all above it may go with it."""
+def _with_all_surplus(columns: Columns, mask: Mask, told: Mask) -> Mask:
+    """A unit's least goes only where all above it may go with it, or was told to go before."""
     if columns.surplus.any() and mask.any():
-        mask[columns.first] &= np.logical_and.reduceat(mask, columns.first)
+        mask[columns.first] &= np.logical_and.reduceat(mask | told, columns.first)
     return mask
 
 

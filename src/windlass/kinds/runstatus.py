@@ -46,8 +46,8 @@ class Eviction(Struct, kw_only=True):
     """Room that must be given back."""
 
     by: str
-    """For whom: the uid of the Run that gets the room, whose name others may not see; or `user`,
-    who asked for fewer members."""
+    """For whom: the uid of the Run that gets the room (of the first, where several do), whose
+    name others may not see; or `user`, who asked for fewer members; or `queue`: it is drained."""
     reason: str
     """Why, for people."""
     keep_members: dict[str, int] | None = None

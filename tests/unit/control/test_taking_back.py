@@ -125,6 +125,42 @@ async def test_an_elastic_run_shrinks_before_it_is_stopped_and_grows_again(world
     assert (status.attempt, status.retries) == (0 if resize == "live" else 2, 0)
 
 
+async def test_an_elastic_run_gives_room_to_several_in_one_decision(world):
+    await world.submit("wide", 4, min_replicas=1, resize="live", priority=10)
+    await world.go(2)
+    for number in range(3):
+        await world.submit(f"high-{number}", priority=90)
+    await world.live(cycles=1)
+    wide = await world.status("wide")
+    assert wide.eviction is not None
+    assert wide.eviction.keep_members == {"worker": 1}
+    assert all([(await world.status(f"high-{n}")).nomination for n in range(3)])
+    await world.go(4)
+    assert [(await world.status(f"high-{n}")).phase for n in range(3)] == ["Running"] * 3
+    wide = await world.status("wide")
+    assert (wide.members, wide.eviction, wide.attempt) == ({"worker": 1}, None, 0)
+
+
+async def test_who_comes_while_a_run_shrinks_makes_it_shrink_further(world):
+    world.stubborn = True
+    await world.submit("wide", 4, min_replicas=1, resize="live", priority=10)
+    await world.go(2)
+    await world.submit("first", priority=90)
+    await world.live(cycles=2)
+    assert (await world.status("wide")).members == {"worker": 3}
+    await world.submit("second", priority=90)
+    await world.live(cycles=1, writes=3, after=True)  # both nominations and the eviction
+    wide = await world.status("wide")
+    assert wide.eviction is not None
+    assert wide.eviction.keep_members == {"worker": 2}
+    # The second goes away in time: what went for the first is gone all the same.
+    await world.patch("second", {"stop": True})
+    await world.go(6)
+    wide = await world.status("wide")
+    assert (await world.status("first")).phase == "Running"
+    assert (wide.phase, wide.members, wide.eviction) == ("Running", {"worker": 3}, None)
+
+
 @pytest.mark.parametrize("resize", ["live", "restart"])
 async def test_its_user_scales_a_run_down_and_up(world, resize):
     await world.submit("job", 4, min_replicas=1, resize=resize)

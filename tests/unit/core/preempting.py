@@ -1,6 +1,7 @@
 """Small worlds for tests of preemption: who runs, who waits, and rounds of deciding."""
 
 import dataclasses
+from collections import Counter
 
 from windlass.core import cycle, state
 from windlass.core.facts import (
@@ -91,7 +92,7 @@ class World:
 
     def happen(self) -> "World":
         """The decision is carried out; victims are told to go and still hold their room."""
-        running = self.snapshot.running
+        running = dict(self.snapshot.running)
         events = []
         for placement in self.decision.placements:
             if placement.unit in running:
@@ -106,7 +107,8 @@ class World:
         for eviction in self.decision.evictions:
             old = running[eviction.unit]
             told = (*old.leaving, *eviction.seats)
-            events.append(state.Holds(dataclasses.replace(old, leaving=told)))
+            running[eviction.unit] = dataclasses.replace(old, leaving=told)
+            events.append(state.Holds(running[eviction.unit]))
         events.append(state.Promised(self.decision.reservations))
         state.apply(self.snapshot, events)
         return self
@@ -140,7 +142,10 @@ class World:
 
     @property
     def evicted(self) -> dict[str, int]:
-        return {e.unit: len(e.seats) for e in self.decision.evictions}
+        found = Counter[str]()
+        for eviction in self.decision.evictions:
+            found[eviction.unit] += len(eviction.seats)
+        return dict(found)
 
     def runs(self, key: str) -> bool:
         return key in self.snapshot.running

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from tests.unit.core.preempting import NOW, World, node, role, settles, two_queues, unit
-from windlass.core import state
+from windlass.core import state, verdicts
 from windlass.core.facts import (
     Device,
     DeviceRequest,
@@ -223,13 +223,45 @@ def test_the_least_work_lost_goes_first_and_checkpoints_count():
     settles(world, "a1")
 
 
+def test_one_elastic_unit_gives_to_many_in_one_decision():
+    """Its surplus first, then whoever is left; and nobody waits for another's grace."""
+    world = World([node("n1", 16)], two_queues(10, 4))
+    world.start(unit("wide", "b", members=2, most=8))
+    for number in range(8):
+        world.start(unit(f"single-{number}", "b"), started=NOW + number)
+    for number in range(10):
+        world.wait(unit(f"mine-{number}", "a", submitted=number))
+    world.decide()
+    assert {each.unit for each in world.decision.nominations} == set(world.snapshot.waiting)
+    assert sum(world.evicted.values()) == 10
+    assert world.evicted["wide"] == 6
+    world.happen().go().decide()
+    assert len(world.decision.placements) == 10
+
+
+def test_who_comes_while_a_unit_shrinks_makes_it_shrink_further_at_once():
+    world = World([node("n1", 8)], two_queues(8, 0))
+    world.start(unit("wide", "b", members=2, most=8))
+    for number in range(8):
+        world.wait(unit(f"mine-{number}", "a", submitted=number)).decide()
+        assert f"mine-{number}" in {each.unit for each in world.decision.nominations}
+        world.happen()
+        gone = len(world.snapshot.running["wide"].leaving)
+        assert gone == (number + 1 if number < 6 else 8), "what is left of it goes whole"
+    world.go().decide()
+    assert len(world.decision.placements) == 8
+    assert world.decision.evictions == ()
+
+
 def test_minimum_runtime_protects_and_wakes_when_it_is_over():
     world = World([node("n1")], two_queues(8, 0))
     world.start(unit("x", "b", gpus=4), protected_until=NOW + 100)
     world.start(unit("y", "b", gpus=4), protected_until=NOW + 60)
     world.wait(unit("a1", "a", gpus=8)).decide()
     assert (world.evicted, world.decision.wake_at) == ({}, NOW + 100)
-    assert "must first run for their queue's minimum runtime" in world.decision.verdicts[0].message
+    message = world.decision.verdicts[0].message
+    assert "must first run for their queue's minimum runtime" in message
+    assert message.endswith(f"not over for enough of them before {verdicts.moment(NOW + 100)}")
     world.now = NOW + 100
     assert world.decide().evictions
     settles(world, "a1")
