@@ -8,11 +8,13 @@ What an installation writes into the cluster is written here by hand: the engine
 from __future__ import annotations
 
 import base64
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
 
 from tests.harness import images, rest
+from tests.harness.balancer import Balancer
 from tests.harness.kubelet import Cluster
 from tests.harness.processes import Process, Stoppable, free_ports
 from windlass.control import engine
@@ -24,20 +26,43 @@ _ENVIRONMENTS = "environments"
 _GROUP, _VERSION = "platform.windlass.dev", "v1alpha1"
 
 
+@dataclasses.dataclass(frozen=True)
+class Shared:
+    """Where several servers keep what they keep."""
+
+    storage: str
+    keys: Path
+    database: str
+    servers: int = 2
+
+
 class Platform(Stoppable):
     """The processes; each may be killed and started again."""
 
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, shared: Shared | None = None) -> None:
         self.cluster = cluster
         self.folder = folder
         self.kubeconfig = cluster.plane.kubeconfig
-        self._port, scheduler, controllers = free_ports(3)
+        ports = free_ports(shared.servers if shared else 1)
+        scheduler, controllers = free_ports(2)
+        self.balancer = Balancer(cluster.address, lambda: [(cluster.address, p) for p in ports])
+        self._port = self.balancer.port if shared else ports[0]
         names = [f"{_SERVICE}.{NAMESPACE}.svc", cluster.address]
         certificate, key = cluster.plane.issue_server(_SERVICE, names)
-        self.server = self._process(
-            "server", "windlass.server", "cluster", f"--state={folder / 'server'}",
-            f"--port={self._port}", f"--tls-cert={certificate}", f"--tls-key={key}",
-        )  # fmt: skip
+        where = [] if shared is None else [
+            f"--storage={shared.storage}", f"--storage-keys={shared.keys}",
+            f"--ledger={shared.database}",
+        ]  # fmt: skip
+        self.servers = [
+            self._process(
+                f"server{number or ''}", "windlass.server", "cluster",
+                f"--state={folder / f'server{number or str()}'}", f"--port={port}",
+                f"--tls-cert={certificate}", f"--tls-key={key}", *where,
+            )
+            for number, port in enumerate(ports)
+        ]  # fmt: skip
+        self.addresses = [f"https://{cluster.address}:{port}" for port in ports]
+        self.server = self.servers[0]
         self.scheduler = self._process(
             "scheduler", "windlass.control", "scheduler", f"--listen=127.0.0.1:{scheduler}"
         )
@@ -69,11 +94,13 @@ class Platform(Stoppable):
         rest.eventually("an agent on each node", lambda: _is_everywhere(plane.rest, sets), 60)
 
     @classmethod
-    def start(cls, cluster: Cluster, folder: Path) -> Platform:
-        made = cls(cluster, folder)
+    def start(cls, cluster: Cluster, folder: Path, shared: Shared | None = None) -> Platform:
+        made = cls(cluster, folder, shared)
         try:
             made._write_objects()
-            for process in (made.server, made.scheduler, made.controllers):
+            if shared:
+                made.balancer.start()
+            for process in (*made.servers, made.scheduler, made.controllers):
                 process.start()
             made.server.wait_ready(made._serves)
             made.start_agents()
@@ -89,8 +116,9 @@ class Platform(Stoppable):
         self.server.wait_ready(self._serves)
 
     def stop(self) -> None:
-        for process in (self.controllers, self.scheduler, self.server):
+        for process in (self.controllers, self.scheduler, *self.servers):
             process.stop()
+        self.balancer.stop()
 
     # --- helpers
 

@@ -92,6 +92,52 @@ def test_where_the_ledger_is_stays_in_its_secret(cli: Cli, plane: ControlPlane) 
     assert "secret:NAME/KEY" in done.err
 
 
+SHARED = (
+    "--ledger", "secret:books/address", "--storage-secret", "keys",
+    "--storage", "s3://windlass/cluster?endpoint=https://storage.example:9000",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (("--replicas", "2"), "--replicas 2 needs --ledger (PostgreSQL) and --storage"),
+        (("--replicas", "2", *SHARED[:2]), "--replicas 2 needs --ledger"),
+        (("--replicas", "2", *SHARED[2:]), "--storage needs --ledger"),
+        (("--replicas", "none"), "not a number from 1 to 9"),
+        (SHARED[:4], "belong together"),
+        ((*SHARED[:5], "s3://windlass?key=mine"), "is none of endpoint, region and style"),
+    ],
+)
+def test_more_servers_need_a_database_and_storage(given: tuple[str, ...], told: str) -> None:
+    done = Cli(Path("/nowhere")).fails("install", "--dry-run", *given)
+    assert done.code == 2
+    assert told in " ".join(done.err.split())
+
+
+def test_servers_that_share_storage_keep_nothing_and_go_one_at_a_time(
+    kubernetes_binaries: Path,
+) -> None:
+    with ControlPlane.start(controllers=False) as bare:
+        cli = Cli(bare.kubeconfig)
+        installed(cli, "--replicas", "2", *SHARED)
+        apps = f"/apis/apps/v1/namespaces/{names.SYSTEM}"
+        assert bare.rest.get(f"{apps}/statefulsets/{names.SERVER}").status == 404
+        spec = bare.rest.get(f"{apps}/deployments/{names.SERVER}").json["spec"]
+        assert spec["replicas"] == 2
+        volumes = {each["name"]: each for each in spec["template"]["spec"]["volumes"]}
+        assert volumes["keys"]["secret"]["secretName"] == "keys"
+        assert not [each for each in volumes.values() if "persistentVolumeClaim" in each]
+        budgets = f"/apis/policy/v1/namespaces/{names.SYSTEM}/poddisruptionbudgets/{names.SERVER}"
+        assert bare.rest.get(budgets).json["spec"]["maxUnavailable"] == 1
+        again = installed(cli)
+        assert {outcome for counts in again.values() for outcome in counts} == {"unchanged"}
+        elsewhere = cli.fails("install", "--no-wait", "--storage", "s3://another")
+        assert (elsewhere.code, "not moved" in elsewhere.err) == (5, True)
+        cli.json("uninstall", "--yes")
+        assert bare.rest.get(f"{apps}/deployments/{names.SERVER}").status == 404
+
+
 def test_another_size_of_a_volume_that_is_there_is_refused_with_the_remedy(cli: Cli) -> None:
     installed(cli)
     done = cli.fails("install", "--no-wait", "--storage-size", "30Gi")

@@ -7,10 +7,7 @@ stands in for the load balancer before the server's pod.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,7 @@ import pytest
 
 from tests.contract.objects import ok
 from tests.harness import images, kubelet, rest
-from tests.harness.processes import free_ports
+from tests.harness.balancer import Balancer
 from tests.kubernetes.conftest import Cli
 from windlass.install import names
 
@@ -28,41 +25,17 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.kubelet, pytest.mark.timeout(6
 CLASS = "of-the-test"
 
 
-class Balancer:
-    """TCP from an address that pods know to the server's pod, wherever that is."""
+def balancer_of(cluster: kubelet.Cluster) -> Balancer:
+    """From an address that pods know to the server's pod, wherever that is."""
 
-    def __init__(self, cluster: kubelet.Cluster) -> None:
-        (self.port,) = free_ports(1)
-        self._cluster = cluster
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+    def pods() -> list[tuple[str, int]]:
+        pod = f"/api/v1/namespaces/{names.SYSTEM}/pods/{names.SERVER}-0"
+        client = rest.from_kubeconfig(cluster.plane.kubeconfig)
+        address = client.get(pod).json["status"]["podIP"]
+        client.close()
+        return [(address, 8443)]
 
-    def start(self) -> None:
-        self._thread.start()
-        starting = asyncio.start_server(self._carry, self._cluster.address, self.port)
-        asyncio.run_coroutine_threadsafe(starting, self._loop).result()
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-
-    async def _carry(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, KeyError):
-            pod = f"/api/v1/namespaces/{names.SYSTEM}/pods/{names.SERVER}-0"
-            client = rest.from_kubeconfig(self._cluster.plane.kubeconfig)
-            address = client.get(pod).json["status"]["podIP"]
-            client.close()
-            far, there = await asyncio.open_connection(address, 8443)
-            await asyncio.gather(_pump(near, there), _pump(far, back))
-        back.close()
-
-
-async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while piece := await source.read(1 << 16):
-            sink.write(piece)
-            await sink.drain()
-        sink.write_eof()
+    return Balancer(cluster.address, pods)
 
 
 class Installed:
@@ -114,7 +87,7 @@ def installed(kubernetes_binaries: Path) -> Iterator[Installed]:
     with cluster:
         cluster.plane.start_scheduler()
         add_volume(cluster)
-        balancer = Balancer(cluster)
+        balancer = balancer_of(cluster)
         balancer.start()
         made = Installed(cluster, balancer)
         try:

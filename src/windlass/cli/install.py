@@ -33,6 +33,9 @@ def _choices(function: Function) -> Function:
         (("--api-address",), "HOST:PORT of the API server for our pods. [default: its Service]"),
         (("--environments",), "claim:NAME that keeps built environments. [default: none are kept]"),
         (("--ledger",), "secret:NAME/KEY with a PostgreSQL address. [default: a file]"),
+        (("--storage",), "s3://BUCKET/PREFIX?endpoint=URL for code and logs. [default: a volume]"),
+        (("--storage-secret",), "Secret in windlass-system with its access-key and secret-key."),
+        (("--replicas",), "Servers, with --ledger and --storage. [default: 1]"),
     ):
         function = click.option(*names, default="", help=text)(function)
     waits = click.option("--wait/--no-wait", default=True, help="Wait until all parts work.")
@@ -45,6 +48,8 @@ def _choices(function: Function) -> Function:
         "windlass install",
         "windlass install --context staging --storage-class fast --storage-size 100Gi",
         "windlass install --dry-run -o yaml > windlass.yaml",
+        "windlass install --replicas 2 --ledger secret:books/url --storage-secret s3 "
+        "--storage 's3://windlass?endpoint=https://minio.example:9000'",
     )
 )
 @_choices
@@ -226,6 +231,13 @@ async def _check_version(session: client.Session) -> None:
 
 
 def _refuse_another_volume(before: dict[str, str], options: Any) -> None:
+    if before and before.get("storage", "") != options.storage:
+        raise exits.CliError(
+            "Code and kept logs are somewhere else already: "
+            f"{before.get('storage') or 'on the volume of the server'}.",
+            "They are not moved. To begin anew elsewhere: windlass uninstall, then install again.",
+            exits.CONFLICT,
+        )
     for key in ("storage_class", "storage_size"):
         if key in before and before[key] != getattr(options, key):
             flag = f"--{key.replace('_', '-')}"

@@ -7,10 +7,12 @@ import re
 import urllib.parse
 
 import windlass
+from windlass.server.s3address import Address
 
 _IMAGE = f"windlass.dev/windlass:{windlass.__version__}"
 _SIZE = re.compile(r"[1-9][0-9]*(Mi|Gi|Ti)")
 
+_MOST_REPLICAS = 9
 _LEDGER = re.compile(r"secret:([a-z0-9][-a-z0-9.]*)/([-._a-zA-Z0-9]+)")
 
 
@@ -37,6 +39,12 @@ class Options:
     ledger: str = ""
     """Where usage is written down: `secret:NAME/KEY` of windlass-system holds the address of a
     PostgreSQL database; "": a file on the server's volume."""
+    storage: str = ""
+    """S3-compatible storage in the place of the server's volume: `s3address`; "": the volume."""
+    storage_secret: str = ""
+    """Secret of windlass-system with its keys."""
+    replicas: str = "1"
+    """Of the server."""
 
     def __post_init__(self) -> None:
         if not self.image or any(c.isspace() for c in self.image):
@@ -54,9 +62,35 @@ class Options:
                 "--ledger must be secret:NAME/KEY, a Secret in windlass-system that holds "
                 "postgresql://USER:PASSWORD@HOST/NAME; the address itself stays out of here"
             )
+        self._check_storage()
         _, colon, port = self.api_address.rpartition(":")
         if self.api_address and not (colon and port.isdecimal()):
             raise OptionsError(f"--api-address {self.api_address!r} is not HOST:PORT")
+
+    def _check_storage(self) -> None:
+        if not (self.replicas.isdecimal() and 1 <= int(self.replicas) <= _MOST_REPLICAS):
+            raise OptionsError(f"--replicas {self.replicas!r} is not a number from 1 to 9")
+        if bool(self.storage) != bool(self.storage_secret):
+            raise OptionsError(
+                "--storage and --storage-secret belong together: where the storage is, and the "
+                "Secret in windlass-system that holds its access-key and secret-key"
+            )
+        if self.storage:
+            try:
+                Address.parse(self.storage)
+            except ValueError as problem:
+                raise OptionsError(f"--storage: {problem}") from None
+        if self.storage and not self.ledger:
+            raise OptionsError(
+                "--storage needs --ledger secret:NAME/KEY, too: servers that keep nothing of their "
+                "own keep usage and mailboxes in PostgreSQL"
+            )
+        if int(self.replicas) > 1 and not self.storage:
+            raise OptionsError(
+                f"--replicas {self.replicas} needs --ledger (PostgreSQL) and --storage with "
+                "--storage-secret (S3-compatible): servers with volumes would each have files of "
+                "their own"
+            )
 
     def ledger_key(self) -> tuple[str, str] | None:
         """Name and key of the Secret that says where the ledger is."""

@@ -19,7 +19,7 @@ PYTHON = "/usr/local/bin/python3"
 USER = 10001
 _HEALTH, _API = 8080, 8443
 _REPLICAS = 2
-_STATE, _TLS = "/var/lib/windlass", "/etc/windlass/tls"
+_STATE, _TLS, _KEYS = "/var/lib/windlass", "/etc/windlass/tls", "/etc/windlass/storage"
 _RESOURCES = {
     names.SCHEDULER: {"requests": {"cpu": "250m", "memory": "256Mi"}, "limits": {"memory": "4Gi"}},
     names.CONTROLLERS: {
@@ -37,17 +37,22 @@ def control(options: Options, part: str) -> Iterator[Object]:
     container = _container(options, part, ["-m", "windlass.control", word])
     container["ports"] = [{"name": "health", "containerPort": _HEALTH}]
     container |= _probes("/healthz", "/readyz", "health", "HTTP")
+    yield from _standing(word, part, _REPLICAS, _pod(options, part, word, container))
+
+
+def _standing(word: str, part: str, replicas: int, template: Object) -> Iterator[Object]:
+    """A Deployment whose pods go one at a time."""
     yield {
         "apiVersion": "apps/v1", "kind": "Deployment",
         "metadata": names.metadata(part, word, names.SYSTEM),
         "spec": {
-            "replicas": _REPLICAS,
+            "replicas": replicas,
             "selector": {"matchLabels": names.selector(word)},
-            # A new one stands by before an old one goes: there is always somebody to lead.
+            # A new one stands by before an old one goes: there is always somebody.
             "strategy": {
                 "type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
             },
-            "template": _pod(options, part, word, container),
+            "template": template,
         },
     }  # fmt: skip
     yield {
@@ -58,7 +63,8 @@ def control(options: Options, part: str) -> Iterator[Object]:
 
 
 def server(options: Options, certificate: str) -> Iterator[Object]:
-    """One server with a volume. `certificate` changes with the certificate: so does the pod."""
+    """One server with a volume, or several that keep nothing of their own. `certificate` changes
+    with the certificate: so does the pod."""
     word = "server"
     yield {
         "apiVersion": "v1", "kind": "Service",
@@ -72,6 +78,8 @@ def server(options: Options, certificate: str) -> Iterator[Object]:
         "-m", "windlass.server", "cluster", "--state", _STATE, "--port", str(_API),
         "--tls-cert", f"{_TLS}/tls.crt", "--tls-key", f"{_TLS}/tls.key",
     ]  # fmt: skip
+    if options.storage:
+        arguments += ["--storage", options.storage, "--storage-keys", _KEYS]
     container = _container(options, names.SERVER, arguments)
     container["ports"] = [{"name": "https", "containerPort": _API}]
     container["volumeMounts"] += [
@@ -90,6 +98,24 @@ def server(options: Options, certificate: str) -> Iterator[Object]:
     template["spec"]["volumes"].append(
         {"name": "tls", "secret": {"secretName": names.SERVER_TLS, "defaultMode": 0o440}}
     )
+    yield from _sharing(options, template) if options.storage else _alone(options, template)
+
+
+def _sharing(options: Options, template: Object) -> Iterator[Object]:
+    """Any number of servers, each like the others: what they keep is in the storage and in
+    PostgreSQL."""
+    spec, (container,) = template["spec"], template["spec"]["containers"]
+    container["volumeMounts"].append({"name": "keys", "mountPath": _KEYS, "readOnly": True})
+    # Logs that are read are fetched there for as long as that takes.
+    container["env"].append({"name": "TMPDIR", "value": _STATE})
+    spec["volumes"] += [
+        {"name": "state", "emptyDir": {"sizeLimit": "8Gi"}},
+        {"name": "keys", "secret": {"secretName": options.storage_secret, "defaultMode": 0o440}},
+    ]
+    yield from _standing("server", names.SERVER, int(options.replicas), template)
+
+
+def _alone(options: Options, template: Object) -> Iterator[Object]:
     claim: Object = {
         "accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": options.storage_size}},
@@ -98,12 +124,11 @@ def server(options: Options, certificate: str) -> Iterator[Object]:
         claim["storageClassName"] = options.storage_class
     yield {
         "apiVersion": "apps/v1", "kind": "StatefulSet",
-        "metadata": names.metadata(names.SERVER, word, names.SYSTEM),
+        "metadata": names.metadata(names.SERVER, "server", names.SYSTEM),
         "spec": {
-            # More would each have files of their own; see docs/kubernetes.md.
-            "replicas": 1,
+            "replicas": 1,  # more would each have files of their own
             "serviceName": names.SERVER,
-            "selector": {"matchLabels": names.selector(word)},
+            "selector": {"matchLabels": names.selector("server")},
             "template": template,
             "volumeClaimTemplates": [
                 {

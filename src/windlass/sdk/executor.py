@@ -283,15 +283,19 @@ class _Pool:
             call.tries += 1
             self._flying[call.key] = call
             try:
-                await box.put(call.key, call.packed)
-            except errors.Unavailable:
-                # The server is away for a moment. Putting it twice is putting it once.
-                await asyncio.sleep(_RETRY)
-                self._flying.pop(call.key)
-                self._pending.appendleft(call)
+                await self._put(box, call)
             except errors.ApiError as problem:
                 self._flying.pop(call.key)
                 call.future.set_exception(problem)
+
+    async def _put(self, box: Mailbox, call: _Call) -> None:
+        """Under one key, however often the server is away: it may have it although nobody was
+        told, and what is put twice under one key is done once."""
+        while True:
+            try:
+                return await box.put(call.key, call.packed)
+            except errors.Unavailable:
+                await asyncio.sleep(_RETRY)
 
     async def _for_ever(self, work: Coroutine[Any, Any, None]) -> None:
         """What ends it ends the calls as well: nobody would tell of them any more."""

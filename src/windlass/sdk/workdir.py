@@ -161,30 +161,30 @@ async def upload(
 ) -> bool:
     """Makes sure that the server has it. False if it had it already."""
     path = f"/apis/platform.windlass.dev/v1alpha1/namespaces/{namespace}/blobs/{packed.digest}"
-    there, offset = await _ask(server, path)
-    if there:
-        progress(packed.size, packed.size)
-        return False
-    failures = 0
+    offset: int | None = None
+    sent, failures = False, 0
     while True:
-        progress(offset, packed.size)
-        packed.file.seek(offset)
-        piece = packed.file.read(PIECE)
         try:
-            offset = await _send(server, path, piece, offset, packed.size)
+            if offset is None:
+                there, offset = await _ask(server, path)
+                if there:
+                    break
+            progress(offset, packed.size)
+            packed.file.seek(offset)
+            sent = True
+            offset = await _send(server, path, packed.file.read(PIECE), offset, packed.size)
             failures = 0
+            if offset >= packed.size:
+                break
         except (errors.Unavailable, errors.Conflict, errors.ServerTimeout) as problem:
             failures += 1
             if failures == _TRIES:
                 raise
             # Another upload of the same goes on, or the server was away: see how far it is.
             await asyncio.sleep(problem.retry_after or min(5.0, 0.2 * 2**failures))
-            there, offset = await _ask(server, path)
-            if there:
-                offset = packed.size
-        if offset >= packed.size:
-            progress(packed.size, packed.size)
-            return True
+            offset = None
+    progress(packed.size, packed.size)
+    return sent
 
 
 async def send(
