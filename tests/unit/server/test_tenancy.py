@@ -141,18 +141,9 @@ async def tries(served: Served) -> list[Try]:
             route.template.format(**{name: values[name][number] for name in names})
             for number in (0, 1)
         )
-        if await _is_served(served, existing):
-            found.append(
-                Try(route.template, existing, missing, who=route.who, methods=route.methods)
-            )
+        found.append(Try(route.template, existing, missing, who=route.who, methods=route.methods))
     found.append(Try("/metrics", "/metrics", "/metrics", who="platform", methods=("GET",)))
     return found
-
-
-async def _is_served(served: Served, path: str) -> bool:
-    """Some of the table is only there when a ledger is kept."""
-    answer = await served.call("OPTIONS", path)
-    return answer.code != 404
 
 
 async def _group_paths(served: Served) -> list[str]:
