@@ -6,9 +6,10 @@ that about half of the nodes refuse for some reason.
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
+from tests.kubernetes import differentialvolumes
+from tests.kubernetes.differentialdice import NAMESPACES, ZONES, Dice
 from windlass.control import picture
 from windlass.core import affinity, facts
 from windlass.core.place import Scene, Work
@@ -16,23 +17,10 @@ from windlass.kinds import kubernetes, wire
 
 Json = dict[str, Any]
 
-NAMESPACES: dict[str, dict[str, str]] = {
-    "alpha": {"team": "a", "stage": "prod"},
-    "beta": {"team": "b"},
-    "gamma": {"team": "a"},
-}
-ZONES, DISKS, APPS = ("z1", "z2", "z3"), ("ssd", "hdd"), ("web", "db", "cache")
+DISKS, APPS = ("ssd", "hdd"), ("web", "db", "cache")
 KEYS = ("topology.kubernetes.io/zone", "kubernetes.io/hostname", "rack")
 TAINTS = (("dedicated", "ml"), ("dedicated", "web"), ("spot", ""))
 EFFECTS = ("NoSchedule", "NoExecute", "PreferNoSchedule")
-
-
-class Dice(random.Random):
-    def maybe(self, chance: float) -> bool:
-        return self.random() < chance
-
-    def some(self, of: Any, most: int) -> list[Any]:
-        return self.sample(list(of), self.randint(1, min(most, len(of))))
 
 
 # --- nodes ----------------------------------------------------------------------------------------
@@ -80,47 +68,6 @@ def node(dice: Dice, name: str) -> Json:
     }
 
 
-# --- volumes --------------------------------------------------------------------------------------
-
-CLAIMS = ("zoned", "local", "free", "alone")
-
-
-def volumes(dice: Dice, prefix: str, nodes: list[str]) -> list[tuple[Json, Json]]:
-    """Volumes and the claims that they are bound to, of every namespace."""
-    found = []
-    for namespace in sorted(NAMESPACES):
-        for name in CLAIMS:
-            key, values = "topology.kubernetes.io/zone", dice.some(ZONES, 2)
-            if name == "local":
-                key, values = "kubernetes.io/hostname", dice.some(nodes, 2)
-            near = {"key": key, "operator": "In", "values": values}
-            terms = [{"matchExpressions": [near]}]
-            modes = ["ReadWriteOncePod" if name == "alone" else "ReadWriteMany"]
-            volume_name = f"{prefix}-{namespace}-{name}"
-            volume: Json = {
-                "metadata": {"name": volume_name},
-                "spec": {
-                    "capacity": {"storage": "1Gi"}, "accessModes": modes,
-                    "csi": {"driver": "example.com", "volumeHandle": volume_name},
-                    "claimRef": {"namespace": namespace, "name": f"{prefix}-{name}"},
-                },
-            }  # fmt: skip
-            if name in ("zoned", "local"):
-                volume["spec"]["nodeAffinity"] = {"required": {"nodeSelectorTerms": terms}}
-            claim = {
-                "metadata": {
-                    "name": f"{prefix}-{name}", "namespace": namespace,
-                    "annotations": {"pv.kubernetes.io/bind-completed": "yes"},
-                },
-                "spec": {
-                    "accessModes": modes, "volumeName": volume_name, "storageClassName": "",
-                    "resources": {"requests": {"storage": "1Gi"}},
-                },
-            }  # fmt: skip
-            found.append((volume, claim))
-    return found
-
-
 # --- pods -----------------------------------------------------------------------------------------
 
 
@@ -157,7 +104,8 @@ def pod(dice: Dice, name: str, nodes: list[str]) -> Json:
         spec["topologySpreadConstraints"] = _spreads(dice)
     if dice.maybe(0.08):
         spec["runtimeClassName"] = "heavy"
-    spec["volumes"] = _mounts(dice, name.split("-")[0]) if dice.maybe(0.15) else []
+    mounts = differentialvolumes.mounts(dice, name.split("-")[0])
+    spec["volumes"] = mounts if dice.maybe(0.35) else []
     labels = {"app": dice.choice(APPS), "version": dice.choice(("v1", "v2"))}
     return {
         "apiVersion": "v1",
@@ -167,14 +115,6 @@ def pod(dice: Dice, name: str, nodes: list[str]) -> Json:
         },
         "spec": spec,
     }  # fmt: skip
-
-
-def _mounts(dice: Dice, prefix: str) -> list[Json]:
-    claims = [f"{prefix}-{each}" for each in dice.some((*CLAIMS, "missing"), 2)]
-    return [
-        {"name": f"v{i}", "persistentVolumeClaim": {"claimName": claim}}
-        for i, claim in enumerate(claims)
-    ]
 
 
 def pinned(body: Json, name: str, node_name: str) -> Json:

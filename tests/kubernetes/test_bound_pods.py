@@ -280,7 +280,7 @@ def test_a_claim_that_waits_for_its_node_is_told_which_and_bound_before_pods_exi
     size = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     post(case.rest, claims, {
         "metadata": {"name": "data"}, "spec": {**size, "storageClassName": case.name}})  # fmt: skip
-    case.waits("early", "WaitingForData", "claim data is made for node")
+    case.waits("early", "WaitingForData", "claim data has its volume for node")
     chosen = case.rest.get(f"{claims}/data").json["metadata"]["annotations"]
     assert chosen["volume.kubernetes.io/selected-node"] == f"{case.name}-z1"
     assert case.pods() == []

@@ -16,10 +16,19 @@ from typing import Any
 
 import msgspec
 
-from windlass.control import events, members, podbook, podunits, snapshots, summaries
+from windlass.control import (
+    claiming,
+    events,
+    foreign,
+    members,
+    podbook,
+    podunits,
+    snapshots,
+    summaries,
+)
 from windlass.control.runs import all_of
 from windlass.core import facts
-from windlass.kinds import clusterkinds, kubernetes, meta, times
+from windlass.kinds import kubernetes, meta, times
 from windlass.kinds.reasons import Reason
 from windlass.store import client, errors
 
@@ -44,8 +53,10 @@ class Binder:
         book: podbook.PodBook,
         now: Callable[[], datetime.datetime],
         clock: Callable[[], float] = time.monotonic,
+        nodes: Callable[[str], facts.Node | None] = lambda _: None,
     ) -> None:
         self._store, self._book, self._now, self._clock = store, book, now, clock
+        self._nodes = nodes
         self.placed = summaries.Summaries(store)
         self._refused: dict[str, float] = {}
         """Uid of a pod -> the time before which its eviction is not asked for again."""
@@ -62,27 +73,37 @@ class Binder:
     async def place(self, placements: Iterable[facts.Placement]) -> list[float]:
         """Binds all; what changed meanwhile is left to the next decision. When to come again for
         those whose binding was refused."""
-        await all_of(
-            (
-                self._bind(pod, seat)
-                for placement in placements
-                if not self._is_held_back(placement)
-                for seat in placement.seats
-                if (pod := self._member(placement.unit, seat.role, seat.index)) is not None
-            ),
-            at_once=AT_ONCE,
-        )
+        ready = [
+            each
+            for placement in placements
+            if not self._is_held_back(placement)
+            for each in await self._supplied(placement)
+        ]
+        await all_of((self._bind(pod, seat) for pod, seat in ready), at_once=AT_ONCE)
         known = self._book.pods
         self._unadmitted = {uid: told for uid, told in self._unadmitted.items() if uid in known}
         wall, steady = self._now().timestamp(), self._clock()
         return [wall + at - steady for at, _ in self._unadmitted.values() if at > steady]
 
+    async def _supplied(
+        self, placement: facts.Placement
+    ) -> list[tuple[kubernetes.Pod, facts.Seat]]:
+        """The pods of a unit and their seats. None of them if claims of any still wait for their
+        volumes: these are provided for its node first, and when they are there, we come again."""
+        found = [
+            (pod, seat)
+            for seat in placement.seats
+            if (pod := self._member(placement.unit, seat.role, seat.index)) is not None
+        ]
+        wanting = [each for each in found if self._book.unbound_claims(each[0])]
+        for pod, seat in wanting:
+            node = self._nodes(seat.node)
+            if node is not None:
+                names = foreign.claims(pod)
+                await claiming.provide(self._store, self._book.volumes, pod.namespace, names, node)
+        return [] if wanting else found
+
     async def _bind(self, pod: kubernetes.Pod, seat: facts.Seat) -> None:
-        if unbound := self._book.unbound_claims(pod):
-            # Their volumes are made for the node first; when they are there, we come again.
-            for name in unbound:
-                await self._select_node(pod, name, seat.node)
-            return
         devices = snapshots.device_names(seat.grants)
         metadata: dict[str, Any] = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
         if devices:
@@ -125,15 +146,6 @@ class Binder:
         self._unadmitted[pod.uid] = self._clock() + pause, pause
         log.info("pod %s/%s may not be bound: %s", pod.namespace, pod.name, error.message)
         await self.tell(f"{podunits.POD}{pod.uid}", Reason.ADMISSION_REFUSED, error.message)
-
-    async def _select_node(self, pod: kubernetes.Pod, claim: str, node: str) -> None:
-        patch = {"metadata": {"annotations": {clusterkinds.SELECTED_NODE: node}}}
-        try:
-            await self._store.patch(
-                clusterkinds.PersistentVolumeClaim, claim, pod.namespace, patch=patch
-            )
-        except (errors.Conflict, errors.NotFound) as error:
-            log.info("claim %s/%s: %s", pod.namespace, claim, error.message)
 
     def _member(self, unit: str, role: str, index: int) -> kubernetes.Pod | None:
         """The pod that a seat is for, if it still waits."""

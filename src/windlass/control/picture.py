@@ -12,18 +12,24 @@ just given away would look free. Never writes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
-from typing import TypeVar
 
+from windlass.control import (
+    attaching,
+    factparts,
+    members,
+    podbook,
+    podunits,
+    quotas,
+    refusals,
+    snapshots,
+    volumes,
+)
 from windlass.control import engine as engines
-from windlass.control import members, podbook, podunits, quotas, refusals, snapshots, volumes
 from windlass.core import constraints, facts, predict, state
 from windlass.kinds import clusterkinds, kubernetes, meta, queue
 from windlass.kinds.run import MemberKey, Run
 from windlass.store.reflector import Change
 
-T = TypeVar("T", bound=meta.Object)
-K = TypeVar("K", str, tuple[str, str])
 Fact = facts.Unit | facts.Running
 Nomination = facts.Nomination
 
@@ -46,7 +52,8 @@ class Picture:
         self._queues: dict[str, queue.Queue] = {}
         self._runs: dict[str, Run] = {}
         self._volumes = volumes.Volumes()
-        self.book = podbook.PodBook(self._volumes)
+        self._attachments = attaching.Attachments(self._volumes)
+        self.book = podbook.PodBook(self._volumes, self._attachments)
         """The pods. `control.binding` reads them there and tells what it wrote."""
         self._pods_of: dict[str, set[str]] = {}
         """Uid of a Run -> uids of its pods."""
@@ -85,10 +92,10 @@ class Picture:
     def see_node(
         self, _: Change, before: kubernetes.Node | None, after: kubernetes.Node | None
     ) -> None:
-        self._changed_nodes.add(_put(self._nodes, before, after, lambda node: node.name))
+        self._changed_nodes.add(factparts.put(self._nodes, before, after, lambda node: node.name))
 
     def see_queue(self, _: Change, before: queue.Queue | None, after: queue.Queue | None) -> None:
-        self._changed_queues.add(_put(self._queues, before, after, lambda each: each.name))
+        self._changed_queues.add(factparts.put(self._queues, before, after, lambda each: each.name))
 
     def see_pod(
         self, _: Change, before: kubernetes.Pod | None, after: kubernetes.Pod | None
@@ -113,7 +120,7 @@ class Picture:
             if _version(after) < int(ours):
                 return  # older than what we wrote: ours is on its way
             del self._ours[after.uid]
-        self._changed_runs.add(_put(self._runs, before, after, lambda owner: owner.uid))
+        self._changed_runs.add(factparts.put(self._runs, before, after, lambda owner: owner.uid))
 
     def see_engine(
         self, _: Change, __: kubernetes.ConfigMap | None, after: kubernetes.ConfigMap | None
@@ -127,13 +134,28 @@ class Picture:
         before: clusterkinds.ResourceQuota | None,
         after: clusterkinds.ResourceQuota | None,
     ) -> None:
-        _put(self._quotas, before, after, lambda each: (each.namespace, each.name))
+        factparts.put(self._quotas, before, after, lambda each: (each.namespace, each.name))
 
     def see_volumes(
         self, _: Change, before: volumes.Kind | None, after: volumes.Kind | None
     ) -> None:
         self._volumes.see(before, after)
-        self.book.volumes_changed()
+        for each in (before, after):
+            if isinstance(each, volumes.Volume):
+                self._attachments.volume_changed(each.name)
+        self._look_at_claims(*volumes.claims_of(before, after))
+
+    def see_attachments(
+        self, _: Change, before: attaching.Kind | None, after: attaching.Kind | None
+    ) -> None:
+        if self._attachments.see(before, after):
+            self._changed_nodes.update(self._nodes)
+            self.book.limits_changed()
+            self._look_at_claims()
+
+    def _look_at_claims(self, *claims: tuple[str, str]) -> None:
+        """Who mounts these, or waits and mounts any, is looked at again."""
+        self.book.volumes_changed(*claims)
         self._changed_runs.update(
             uid
             for uid, owner in self._runs.items()
@@ -152,6 +174,10 @@ class Picture:
 
     def run(self, uid: str) -> Run | None:
         return self._runs.get(uid)
+
+    def node(self, name: str) -> facts.Node | None:
+        """As the snapshot knows it."""
+        return self._told_nodes.get(name)
 
     def changed_runs(self) -> list[Run]:
         """Those that `collect` has not looked at since they changed."""
@@ -230,15 +256,19 @@ class Picture:
             self._changed_runs.update(self._runs)
         self._last_look = now
         self._look_at_refusals(now)
+        self.book.attach()
+        if self._attachments.changed:
+            self._look_at_claims()
         seen = frozenset(self._changed_runs)
         events: list[state.Event] = [
             *self._node_events(), *self._queue_events(), *self._quota_events(),
         ]  # fmt: skip
-        touched = {_node_of(event) for event in events}
+        touched = {factparts.node_of(event) for event in events}
         units: dict[str, state.Event] = {}
         nominations: list[state.Event] = []
         for uid in sorted(self._changed_runs):
             fact = self._read_run(uid, now)
+            self._attachments.follow(uid, self._runs.get(uid), fact)
             self._tell(uid, fact, touched, units)
             nominations += self._nomination_events(uid, fact)
         gatherings: set[str] = set()
@@ -253,6 +283,11 @@ class Picture:
             self._fill_in(node, units)
         self._changed_runs.clear()
         self.book.changed.clear()
+        if self._attachments.changed:
+            self._changed_nodes.update(self._attachments.changed)
+            self._attachments.changed.clear()
+            events += self._node_events()
+            self._look_at_claims()
         if self._snapshot is None:
             self._past = self._history()
         return Changes((*events, *units.values(), *nominations), seen)
@@ -263,8 +298,8 @@ class Picture:
         known = self._snapshot
         if known is None:
             self._snapshot = state.build(self.facts(), self._past)
-        elif sum(_moves_nodes(known, event) for event in changes.events) > 1:
-            state.apply(known, [event for event in changes.events if not _node_of(event)])
+        elif sum(factparts.moves_nodes(known, event) for event in changes.events) > 1:
+            state.apply(known, [event for event in changes.events if not factparts.node_of(event)])
             promised = dataclasses.replace(self.facts(), reservations=known.reservations)
             self._snapshot = state.build(promised, known.history)
         else:
@@ -293,7 +328,7 @@ class Picture:
                 if self._told_nodes.pop(name, None) is not None:
                     events.append(state.NodeGone(name))
                 continue
-            fact = snapshots.read_node(node, self._levels)
+            fact = self._attachments.limit(snapshots.read_node(node, self._levels))
             if fact != self._told_nodes.get(name):
                 self._told_nodes[name] = fact
                 events.append(state.NodePut(fact))
@@ -395,7 +430,7 @@ class Picture:
             self._unstarted.add(uid)
         name = self._queue_of(owner)
         unit = snapshots.read_unit(
-            owner, name, self._levels, self.engine, self._volumes.reach(owner),
+            owner, name, self._levels, self.engine, self._attachments.reach(owner),
             self._held_back(now),
         )  # fmt: skip
         if waits:
@@ -511,7 +546,7 @@ class Picture:
         taken = {
             grant.device
             for key in self._named.get(node, set()) - pods.keys()
-            for grant in _grants(self._told[key], node)
+            for grant in factparts.grants(self._told[key], node)
         }
         for each in snapshots.fill_in(self._told_nodes.get(node), taken, list(pods.values())):
             self._tell(each.unit.key, each, set(), units)
@@ -522,10 +557,11 @@ class Picture:
         known = self._told.get(key)
         if fact == known:
             return
-        for node in _nodes_with_devices(known):
+        self._attachments.tell(known, fact)
+        for node in factparts.nodes_with_devices(known):
             self._named[node].discard(key)
             touched.add(node)
-        for node in _nodes_with_devices(fact):
+        for node in factparts.nodes_with_devices(fact):
             self._named.setdefault(node, set()).add(key)
             touched.add(node)
         if fact is None:
@@ -555,39 +591,5 @@ class Picture:
         return history
 
 
-def _put(objects: dict[K, T], before: T | None, after: T | None, key: Callable[[T], K]) -> K:
-    """Keeps what is there, drops what is gone; the key of either."""
-    if after is not None:
-        objects[key(after)] = after
-        return key(after)
-    assert before is not None, "a change has an object before or after it"  # noqa: S101
-    objects.pop(key(before), None)
-    return key(before)
-
-
 def _version(owner: meta.Object) -> int:
     return int(owner.metadata.resource_version)
-
-
-def _node_of(event: state.Event) -> str:
-    """The node that an event is about, or ""."""
-    if isinstance(event, state.NodePut):
-        return event.node.name
-    return event.name if isinstance(event, state.NodeGone) else ""
-
-
-def _moves_nodes(known: state.Snapshot, event: state.Event) -> bool:
-    """Whether a node comes or goes, so that all is laid out anew."""
-    if isinstance(event, state.NodePut):
-        return event.node.name not in known.cluster.index
-    return isinstance(event, state.NodeGone)
-
-
-def _nodes_with_devices(fact: Fact | None) -> set[str]:
-    seats = fact.seats if isinstance(fact, facts.Running) else ()
-    return {seat.node for seat in seats if seat.grants}
-
-
-def _grants(fact: Fact, node: str) -> Iterable[facts.Grant]:
-    seats = fact.seats if isinstance(fact, facts.Running) else ()
-    return (grant for seat in seats if seat.node == node for grant in seat.grants)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from windlass.control import budgets, foreign, gangs, members, podunits, volumes
+from windlass.control import attaching, budgets, foreign, gangs, members, podunits, volumes
 from windlass.core import facts
 from windlass.kinds import clusterkinds, kubernetes
 from windlass.store.reflector import Change
@@ -29,17 +29,19 @@ class Gathering:
 
 
 class PodBook:
-    def __init__(self, known_volumes: volumes.Volumes) -> None:
+    def __init__(self, known: volumes.Volumes, attachments: attaching.Attachments) -> None:
         self.pods: dict[str, kubernetes.Pod] = {}
         self.changed: set[str] = set()
         """Uids of pods that the picture has not looked at since they changed."""
         self.sizes: dict[gangs.Source, int] = {}
         """How many pods gangs have whose pods do not say so."""
-        self._volumes = known_volumes
-        self._reader = podunits.Reader(known_volumes)
+        self.volumes, self._attachments = known, attachments
+        self._reader = podunits.Reader(known, attachments)
         self._reader.users = self._users
-        self._with_claims: set[str] = set()
-        """Uids of pods that mount claims."""
+        self._mounted: dict[str, list[str]] = {}
+        """Uids of pods that mount claims -> the claims."""
+        self._mounts: dict[tuple[str, str], set[str]] = {}
+        """Namespace and claim -> uids of the pods that mount it."""
         self._bound: dict[str, kubernetes.Pod] = {}
         """Pods that we have bound, as they are since, until somebody shows them to us."""
         self._gangs: dict[str, Gathering] = {}
@@ -64,37 +66,54 @@ class PodBook:
             pod = members.placed_on(pod, ours.spec.node_name, members.device_names(ours))
         self.pods[pod.uid] = pod
         self.changed.add(pod.uid)
-        if pod.spec.volumes and foreign.claims(pod):
-            self._with_claims.add(pod.uid)
+        if pod.spec.volumes and (names := foreign.claims(pod)):
+            self._mounted[pod.uid] = names
+            for name in names:
+                self._mounts.setdefault((pod.namespace, name), set()).add(pod.uid)
             self.volumes_changed()
         return True
 
     def drop(self, uid: str) -> None:
-        self.pods.pop(uid, None)
+        pod = self.pods.pop(uid, None)
         self._bound.pop(uid, None)
         self.changed.add(uid)
-        if uid in self._with_claims:
-            self._with_claims.discard(uid)
+        if pod is not None and uid in self._mounted:
+            for name in self._mounted.pop(uid):
+                users = self._mounts[pod.namespace, name]
+                users.discard(uid)
+                if not users:
+                    del self._mounts[pod.namespace, name]
+            self._attachments.hold(f"{podunits.POD}{uid}", None)
             self.volumes_changed()
 
-    def volumes_changed(self) -> None:
-        """Pods that wait and mount claims are looked at again."""
-        self.changed.update(uid for uid in self._with_claims if foreign.waits(self.pods[uid]))
+    def volumes_changed(self, *claims: tuple[str, str]) -> None:
+        """Pods that wait and mount claims are looked at again, and all that mount these."""
+        self.changed.update(uid for uid in self._mounted if foreign.waits(self.pods[uid]))
+        for claim in claims:
+            self.changed |= self._mounts.get(claim, set())
+
+    def limits_changed(self) -> None:
+        """Other drivers than before limit how many volumes nodes attach."""
+        self.changed |= set(self._mounted)
+
+    def attach(self) -> None:
+        """Says where the volumes of pods are that changed."""
+        for uid in self.changed & self._mounted.keys():
+            pod = self.pods[uid]
+            there = pod.spec.node_name if members.is_active(pod) else ""
+            handles = self._attachments.handles(pod.namespace, self._mounted[uid])
+            held = {there: handles} if there and handles else None
+            self._attachments.hold(f"{podunits.POD}{uid}", held)
 
     def unbound_claims(self, pod: kubernetes.Pod) -> tuple[str, ...]:
-        """Claims whose volumes are made when it is known for which node."""
-        if pod.uid not in self._with_claims:
+        """Claims whose volumes are found or made when it is known for which node."""
+        if pod.uid not in self._mounted:
             return ()
-        return self._volumes.reach_of(pod.namespace, foreign.claims(pod)).unbound
+        return self.volumes.reach_of(pod.namespace, self._mounted[pod.uid]).unbound
 
     def _users(self, namespace: str, claim: str) -> set[str]:
-        listed = (self.pods[uid] for uid in self._with_claims)
-        return {
-            pod.uid
-            for pod in listed
-            if pod.namespace == namespace and pod.spec.node_name and members.is_active(pod)
-            if claim in foreign.claims(pod)
-        }
+        listed = (self.pods[uid] for uid in self._mounts.get((namespace, claim), ()))
+        return {pod.uid for pod in listed if pod.spec.node_name and members.is_active(pod)}
 
     def bound(self, uid: str, node: str, devices: list[str]) -> None:
         """A pod was bound by us."""

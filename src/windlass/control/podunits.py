@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from windlass.control import foreign, gangs, members, snapshots, volumes
+from windlass.control import attaching, foreign, gangs, members, snapshots, volumes
 from windlass.core import facts
 from windlass.kinds import kubernetes, placing, times
 from windlass.kinds.reasons import Reason
@@ -39,9 +39,9 @@ class Read:
 class Reader:
     """Reads pods, and gives pods that are alike one and the same `facts.Role`."""
 
-    def __init__(self, known_volumes: volumes.Volumes) -> None:
+    def __init__(self, known: volumes.Volumes, attachments: attaching.Attachments) -> None:
         self._roles: dict[object, facts.Role] = {}
-        self._volumes = known_volumes
+        self._volumes, self._attachments = known, attachments
         self.namespaces: Mapping[str, Mapping[str, str]] = {}
         """Labels of all namespaces."""
         self.users: Callable[[str, str], set[str]] = lambda _, __: set()
@@ -124,8 +124,7 @@ class Reader:
         role = foreign.role(pod, name, self._select)
         if pod.spec.volumes and (mounted := foreign.claims(pod)):
             reach = self._volumes.reach_of(pod.namespace, mounted)
-            constraint = dataclasses.replace(role.constraint, volumes=reach.terms)
-            role = dataclasses.replace(role, constraint=constraint)
+            role = self._attachments.extend(reach, pod.namespace, mounted).bounds(role)
         return self._known(role)
 
     def _waits_for_data(self, unit: facts.Unit, pods: Sequence[kubernetes.Pod]) -> facts.Unit:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from windlass.control import (
+    attaching,
     binding,
     gangsizes,
     leader,
@@ -32,7 +33,7 @@ from windlass.control import (
     snapshots,
 )
 from windlass.control.runs import all_of
-from windlass.control.volumes import Claims
+from windlass.control.volumes import Claims, Room
 from windlass.core import cycle as core
 from windlass.core import facts, invariants, state
 from windlass.kinds import clusterkinds, kubernetes, queue, times
@@ -113,6 +114,8 @@ class Scheduler:
         queues: Reflector[queue.Queue],
         engine: Reflector[kubernetes.ConfigMap] | None = None,
         claims: Claims | None = None,
+        room: Room | None = None,
+        attachments: attaching.Seen | None = None,
         quotas: Reflector[clusterkinds.ResourceQuota] | None = None,
         beside: Beside | None = None,
         epoch: int,
@@ -128,7 +131,7 @@ class Scheduler:
         self._now = now
         self._picture = picture.Picture(levels)
         self._sizes = gangsizes.Sizes(store)
-        self._binder = binding.Binder(store, self._picture.book, now)
+        self._binder = binding.Binder(store, self._picture.book, now, nodes=self._picture.node)
         self._changed = asyncio.Event()
         self.decided = asyncio.Event()
         """Set after each decision; whoever waits for it clears it."""
@@ -161,7 +164,8 @@ class Scheduler:
         queues.add_handler(self._picture.see_queue)
         for reflector in (nodes, pods, runs, queues):
             reflector.add_handler(self._wake)
-        self._watch_limits(engine, claims, quotas, beside)
+        self._watch_limits(engine, quotas, beside)
+        self._watch_volumes(claims, room, attachments)
 
     async def run(self) -> None:
         """Decides whenever something changed, until cancelled."""
@@ -230,7 +234,6 @@ class Scheduler:
     def _watch_limits(
         self,
         engine: Reflector[kubernetes.ConfigMap] | None,
-        claims: Claims | None,
         quotas: Reflector[clusterkinds.ResourceQuota] | None,
         beside: Beside | None,
     ) -> None:
@@ -247,10 +250,16 @@ class Scheduler:
         if quotas is not None:
             quotas.add_handler(self._picture.see_quota)
             quotas.add_handler(self._wake)
-        if claims is not None:
-            for see in (self._picture.see_volumes, self._wake):
-                for reflector in claims:
-                    reflector.add_handler(see)
+
+    def _watch_volumes(
+        self, claims: Claims | None, room: Room | None, attachments: attaching.Seen | None
+    ) -> None:
+        for reflector in (*(claims or ()), *(room or ())):
+            reflector.add_handler(self._picture.see_volumes)
+            reflector.add_handler(self._wake)
+        for each in attachments or ():
+            each.add_handler(self._picture.see_attachments)
+            each.add_handler(self._wake)
 
     def _wake(self, *_: object) -> None:
         self._changed.set()

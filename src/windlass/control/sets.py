@@ -72,6 +72,8 @@ class Scheduler(Set):
             queues=seen.queues,
             engine=seen.engine,
             claims=(seen.claims, seen.volumes, seen.classes),
+            room=seen.room_for_volumes,
+            attachments=seen.attachments,
             quotas=seen.quotas,
             beside=(seen.namespaces, seen.budgets),
             epoch=epoch,

@@ -480,10 +480,10 @@ def _bounded(
 ) -> facts.Role:
     """The role with what volumes and nodes have to say."""
     not_now = held_back(role) if held_back else frozenset()
-    if not reach.terms and not not_now:
-        return role
-    constraint = dataclasses.replace(role.constraint, volumes=reach.terms, not_now=not_now)
-    return dataclasses.replace(role, constraint=constraint)
+    if not_now:
+        constraint = dataclasses.replace(role.constraint, not_now=not_now)
+        role = dataclasses.replace(role, constraint=constraint)
+    return role if reach == volumes.Reach() else reach.bounds(role)
 
 
 def _request(device: run.Device) -> facts.DeviceRequest:

@@ -1,7 +1,7 @@
 """What must hold before the pods of an attempt are made, because nobody below us looks again: their
 nodes take them, their claims are bound where they can be reached, and the cluster admits them.
 
-`control.runs` asks. Writes nothing but which node a claim's volume is to be made for.
+`control.runs` asks. Writes nothing but which volume a claim gets (`control.claiming`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from windlass.control import podrender, snapshots, volumes
+from windlass.control import claiming, podrender, snapshots, volumes
 from windlass.core import constraints, facts
-from windlass.kinds import clusterkinds, kubernetes, run
+from windlass.kinds import kubernetes, run
 from windlass.kinds.reasons import Reason
 from windlass.store import client, errors
 from windlass.store.reflector import Reflector
@@ -76,14 +76,12 @@ class Gate:
             return podrender.Hindrance(Reason.WAITING_FOR_DATA, reach.problem)
         if not reach.unbound:
             return self._misplaced(owner, reach.terms)
-        node = nodes_of(owner)[0]
-        for name in reach.unbound:
-            await self._select(owner, name, node)
+        node = await self._provide(owner)
         listed = ", ".join(reach.unbound)
-        words = f"waiting until the volume of claim {listed} is made for node {node}"
+        words = f"waiting until claim {listed} has its volume for node {node}"
         return podrender.Hindrance(Reason.WAITING_FOR_DATA, words)
 
-    def _misplaced(self, owner: run.Run, terms: tuple[volumes.Terms, ...]) -> podrender.Hindrance:
+    def _misplaced(self, owner: run.Run, terms: tuple[facts.Terms, ...]) -> podrender.Hindrance:
         """Volumes that were made for the first member may be out of reach of others."""
         constraint = facts.Constraint(volumes=terms, tolerations=(facts.Toleration("", "Exists"),))
         for name in nodes_of(owner) if self._nodes is not None else ():
@@ -93,18 +91,16 @@ class Gate:
                 return podrender.Hindrance(Reason.WAITING_FOR_DATA, words, final=True)
         return podrender.Hindrance()
 
-    async def _select(self, owner: run.Run, name: str, node: str) -> None:
-        kind = clusterkinds.PersistentVolumeClaim
-        claim = await self._store.get(kind, name, owner.namespace)
-        if volumes.is_bound(claim) or volumes.selected_node(claim) in nodes_of(owner):
-            return
-        log.info("claim %s/%s: its volume is to be made for %s", owner.namespace, name, node)
-        version = claim.metadata.resource_version
-        annotations = {clusterkinds.SELECTED_NODE: node}
-        await self._store.patch(
-            kind, name, owner.namespace,
-            patch={"metadata": {"resourceVersion": version, "annotations": annotations}},
-        )  # fmt: skip
+    async def _provide(self, owner: run.Run) -> str:
+        """For the first of its nodes for which all volumes can be had; that node."""
+        listed, names = nodes_of(owner), volumes.mounted(owner.spec)
+        for name in listed if self._nodes is not None else ():
+            node = self._nodes.get(name) if self._nodes is not None else None
+            if node is not None and await claiming.provide(
+                self._store, self._volumes, owner.namespace, names, snapshots.read_node(node)
+            ):
+                return name
+        return listed[0]
 
     # --- admission
 

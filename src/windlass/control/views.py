@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, TypeVar
 
-from windlass.control import builds, engine, runs
+from windlass.control import attaching, builds, engine, runs
+from windlass.control.volumes import Room
 from windlass.kinds import clusterkinds, cronrun, kubernetes, meta, pricelist, queue
 from windlass.kinds.run import Run
 from windlass.store import client
@@ -85,6 +86,20 @@ class Views:
     @functools.cached_property
     def classes(self) -> Reflector[clusterkinds.StorageClass]:
         return self._keep_if("claims", clusterkinds.StorageClass)
+
+    @functools.cached_property
+    def room_for_volumes(self) -> Room:
+        return (
+            self._keep_if("claims", clusterkinds.CSIDriver),
+            self._keep_if("claims", clusterkinds.CSIStorageCapacity),
+        )
+
+    @functools.cached_property
+    def attachments(self) -> attaching.Seen:
+        return (
+            self._keep_if("claims", clusterkinds.CSINode),
+            self._keep_if("claims", clusterkinds.VolumeAttachment),
+        )
 
     @functools.cached_property
     def quotas(self) -> Reflector[clusterkinds.ResourceQuota]:

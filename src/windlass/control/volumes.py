@@ -1,8 +1,9 @@
-"""Claims that Runs mount: from which nodes their volumes can be reached, and what they wait for.
+"""Claims that members mount: from which nodes their volumes can be reached, and what they wait for.
 
-Nobody below us checks it for pods that are created on their node. `Volumes` is kept up to date from
-what is seen; the scheduler asks it where a Run may go, the run controller what its claims wait for
-before it makes the pods. Never writes.
+Nobody below us checks it for pods that are created on their node, and pods of other people are
+placed by the same rules; a differential test holds them together with kube-scheduler's. `Volumes`
+is kept up to date from what is seen; the scheduler asks it where members may go, whoever places
+them for which claims volumes must be provided first (`control.claiming`). Never writes.
 """
 
 from __future__ import annotations
@@ -11,36 +12,67 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from windlass.core import facts
+from windlass.control import foreign
+from windlass.core import constraints, facts
 from windlass.core.constraints import NAME_FIELD
-from windlass.kinds import clusterkinds, run
+from windlass.kinds import clusterkinds, quantity, run
 from windlass.store.reflector import Reflector
 
+Claim = clusterkinds.PersistentVolumeClaim
+Volume = clusterkinds.PersistentVolume
 Kind = (
-    clusterkinds.PersistentVolumeClaim | clusterkinds.PersistentVolume | clusterkinds.StorageClass
+    Claim
+    | Volume
+    | clusterkinds.StorageClass
+    | clusterkinds.CSIDriver
+    | clusterkinds.CSIStorageCapacity
 )
-Claims = tuple[
-    Reflector[clusterkinds.PersistentVolumeClaim],
-    Reflector[clusterkinds.PersistentVolume],
-    Reflector[clusterkinds.StorageClass],
-]
-Terms = tuple[tuple[facts.Requirement, ...], ...]
-"""Any of them, all conditions of a term."""
+Claims = tuple[Reflector[Claim], Reflector[Volume], Reflector[clusterkinds.StorageClass]]
+"""Claims, volumes and how they belong together."""
+Room = tuple[Reflector[clusterkinds.CSIDriver], Reflector[clusterkinds.CSIStorageCapacity]]
+"""Where volumes can be made."""
+Handle = tuple[str, str]
+"""A volume to attach: the driver, and what it calls the volume."""
 MOUNT = "claim:"
-_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
+_CLASS = "volume.beta.kubernetes.io/storage-class"
 _STATIC = "kubernetes.io/no-provisioner"
+_NOT_YET = "is not bound yet; see kubectl describe pvc"
+_ZONES = {
+    "failure-domain.beta.kubernetes.io/zone": "topology.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region": "topology.kubernetes.io/region",
+    "topology.kubernetes.io/zone": "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region": "topology.kubernetes.io/region",
+}
+"""Labels of volumes that say where they are, and how nodes call the same today."""
+_ALWAYS = facts.Requirement("", "DoesNotExist")
+_NO_ZONES = tuple(facts.Requirement(key, "DoesNotExist") for key in _ZONES)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reach:
-    """What the claims of a Run mean for its members."""
+    """What claims mean for who mounts them."""
 
-    terms: tuple[Terms, ...] = ()
+    terms: tuple[facts.Terms, ...] = ()
     """Of each volume; every one must hold."""
     problem: str = ""
     """Why no node at all can be chosen yet, with what helps."""
     unbound: tuple[str, ...] = ()
-    """Claims whose volumes are made when it is known for which node."""
+    """Claims whose volumes are found or made when it is known for which node."""
+    storage: tuple[facts.Storage, ...] = ()
+    """What each of these can get."""
+    attach: tuple[tuple[str, int], ...] = ()
+    """Volumes that are attached nowhere yet, by driver, of drivers that have limits."""
+    too_many: frozenset[str] = frozenset()
+    """Nodes that cannot attach what is attached elsewhere besides what they have."""
+
+    def bounds(self, role: facts.Role) -> facts.Role:
+        """A role whose members mount the claims."""
+        not_now = role.constraint.not_now | self.too_many
+        constraint = dataclasses.replace(
+            role.constraint, volumes=self.terms, storage=self.storage, not_now=not_now
+        )
+        return dataclasses.replace(role, constraint=constraint, attach=self.attach)
 
 
 def mounted(spec: run.RunSpec) -> list[str]:
@@ -51,25 +83,34 @@ def mounted(spec: run.RunSpec) -> list[str]:
 
 class Volumes:
     def __init__(self) -> None:
-        self._claims: dict[tuple[str, str], clusterkinds.PersistentVolumeClaim] = {}
-        self._volumes: dict[tuple[str, str], clusterkinds.PersistentVolume] = {}
+        self._claims: dict[tuple[str, str], Claim] = {}
+        self._volumes: dict[tuple[str, str], Volume] = {}
         self._classes: dict[tuple[str, str], clusterkinds.StorageClass] = {}
+        self._drivers: dict[tuple[str, str], clusterkinds.CSIDriver] = {}
+        self._room: dict[tuple[str, str], clusterkinds.CSIStorageCapacity] = {}
         self._known: dict[type[Kind], dict[tuple[str, str], Any]] = {
-            clusterkinds.PersistentVolumeClaim: self._claims,
-            clusterkinds.PersistentVolume: self._volumes,
+            Claim: self._claims,
+            Volume: self._volumes,
             clusterkinds.StorageClass: self._classes,
+            clusterkinds.CSIDriver: self._drivers,
+            clusterkinds.CSIStorageCapacity: self._room,
         }
 
     def see(self, before: Kind | None, after: Kind | None) -> None:
-        """One of the three kinds changed."""
+        """One of these kinds changed."""
         changed = after or before
         assert changed is not None, "a change has an object before or after it"  # noqa: S101
         key = changed.namespace, changed.name
-        for kind, objects in self._known.items():
-            if isinstance(changed, kind):
-                objects.pop(key, None)
-                if after is not None:
-                    objects[key] = after
+        objects = self._known[type(changed)]
+        objects.pop(key, None)
+        if after is not None:
+            objects[key] = after
+
+    def claim(self, namespace: str, name: str) -> Claim | None:
+        return self._claims.get((namespace, name))
+
+    def volume(self, name: str) -> Volume | None:
+        return self._volumes.get(("", name))
 
     def reach(self, owner: run.Run) -> Reach:
         """Where members may go, as far as their claims are concerned."""
@@ -77,87 +118,214 @@ class Volumes:
 
     def reach_of(self, namespace: str, names: Iterable[str]) -> Reach:
         """Where who mounts these claims may go."""
-        terms: list[Terms] = []
-        unbound: list[str] = []
-        for name in names:
+        terms: list[facts.Terms] = []
+        unbound: list[Claim] = []
+        for name in dict.fromkeys(names):
             claim = self._claims.get((namespace, name))
             if claim is None or claim.metadata.deletion_timestamp:
                 gone = "is being deleted" if claim else "does not exist"
                 return Reach(problem=f"claim {name} {gone}; create it in {namespace}")
-            found = self._bound(claim) if claim.spec.volume_name else self._to_be_made(claim)
-            if isinstance(found, str):
-                return Reach(problem=found)
-            terms += found
-            if not is_bound(claim):
-                unbound.append(name)
-        return Reach(tuple(terms), unbound=tuple(unbound))
+            if problem := self._problem(claim):
+                return Reach(problem=problem)
+            if claim.spec.volume_name:
+                terms += _reached_from(self._volumes["", claim.spec.volume_name])
+            else:
+                unbound.append(claim)
+        # Who wants least is served first, so that the large ones are left to who needs them.
+        unbound.sort(key=_wanted)
+        names, storage = tuple(claim.name for claim in unbound), tuple(map(self._supply, unbound))
+        for claim, found in zip(unbound, storage, strict=True):
+            if not found.among and found.made is None:
+                words = f"no volume of class {_class_of(claim)} that is free would do; add one"
+                return Reach(problem=f"claim {claim.name}: {words}")
+        return Reach(tuple(terms), unbound=names, storage=storage)
 
     def is_for_one(self, namespace: str, name: str) -> bool:
         """Whether only one pod at a time may use a claim."""
         claim = self._claims.get((namespace, name))
         return claim is not None and clusterkinds.ONE_POD in (claim.spec.access_modes or ())
 
-    def _bound(self, claim: clusterkinds.PersistentVolumeClaim) -> list[Terms] | str:
-        volume = self._volumes.get(("", claim.spec.volume_name))
-        if volume is None or claim.status.phase == "Lost":
-            return f"claim {claim.name} has lost its volume {claim.spec.volume_name}"
-        if not is_bound(claim):
-            return f"claim {claim.name} is not bound to its volume {volume.name} yet"
-        affinity = volume.spec.node_affinity
-        if affinity is None or affinity.required is None:
-            return []
-        return [tuple(_term(term) for term in affinity.required.node_selector_terms or ())]
+    def handle(self, namespace: str, name: str) -> Handle | None:
+        """What is attached to the node of a pod that mounts a claim; None: nothing that a driver
+        counts. A volume that is not there yet counts for the driver that will make it."""
+        claim = self._claims.get((namespace, name))
+        if claim is None:
+            return None
+        if ("", claim.spec.volume_name) in self._volumes:
+            return self.handle_of(claim.spec.volume_name)
+        made_by = self._classes.get(("", _class_of(claim)))
+        if made_by is None or not made_by.provisioner:
+            return None
+        return made_by.provisioner, f"claim {namespace}/{name}"
 
-    def _to_be_made(self, claim: clusterkinds.PersistentVolumeClaim) -> list[Terms] | str:
-        made_by = self._class_of(claim)
+    def handle_of(self, name: str) -> Handle | None:
+        """What a driver calls a volume; None: no driver has it."""
+        volume = self._volumes.get(("", name))
+        csi = volume.spec.csi if volume is not None else None
+        return (csi.driver, csi.volume_handle) if csi is not None and csi.volume_handle else None
+
+    # --- one claim
+
+    def _problem(self, claim: Claim) -> str:
+        """Why nothing can be decided about who mounts the claim."""
+        name = claim.spec.volume_name
+        if name:
+            if claim.status.phase == "Lost" or (is_bound(claim) and self.volume(name) is None):
+                return f"claim {claim.name} has lost its volume {name}"
+            is_there = is_bound(claim)
+            return "" if is_there else f"claim {claim.name}: volume {name} {_NOT_YET} {claim.name}"
+        made_by = self._classes.get(("", _class_of(claim)))
         if made_by is None:
             return f"claim {claim.name} is not bound, and there is no class to make its volume"
         if made_by.volume_binding_mode != clusterkinds.WAITS_FOR_NODE:
-            return f"claim {claim.name} is not bound yet; see kubectl describe pvc {claim.name}"
-        if made_by.provisioner == _STATIC:
-            return (
-                f"claim {claim.name}: volumes of class {made_by.name} are not made on demand; bind "
-                "it first, by spec.volumeName of the claim"
-            )
+            return f"claim {claim.name} {_NOT_YET} {claim.name}"
+        return ""
+
+    def _supply(self, claim: Claim) -> facts.Storage:
+        """What a claim without a volume can get."""
+        made_by = self._classes["", _class_of(claim)]
+        made = self._made(claim, made_by)
         chosen = selected_node(claim)
-        if chosen:
-            return [((facts.Requirement(NAME_FIELD, "In", (chosen,)),),)]
-        terms = tuple(
-            tuple(
-                facts.Requirement(each.key, "In", tuple(each.values))
-                for each in term.match_label_expressions or ()
+        if chosen:  # somebody makes it there
+            here = ((facts.Requirement(NAME_FIELD, "In", (chosen,)),),)
+            return facts.Storage(made=None if made is None else (*made, here))
+        found = [each for each in self._volumes.values() if _would_do(each, claim)]
+        kept = [each for each in found if each.spec.claim_ref is not None]
+        found = kept or [each for each in found if _is_open_to(each, claim)]
+        found.sort(key=lambda each: (_size(each.spec.capacity), each.name))
+        return facts.Storage(tuple((each.name, _affinity(each)) for each in found), made)
+
+    def _made(
+        self, claim: Claim, made_by: clusterkinds.StorageClass
+    ) -> tuple[facts.Terms, ...] | None:
+        """Where a volume of a class can be made."""
+        if made_by.provisioner in ("", _STATIC):
+            return None
+        found: list[facts.Terms] = []
+        if made_by.allowed_topologies:
+            found.append(
+                tuple(
+                    tuple(
+                        facts.Requirement(each.key, "In", tuple(each.values))
+                        for each in term.match_label_expressions or ()
+                    )
+                    for term in made_by.allowed_topologies
+                )
             )
-            for term in made_by.allowed_topologies or ()
-        )
-        return [terms] if terms else []
-
-    def _class_of(
-        self, claim: clusterkinds.PersistentVolumeClaim
-    ) -> clusterkinds.StorageClass | None:
-        name = claim.spec.storage_class_name
-        if name is not None:
-            return self._classes.get(("", name))
-        usual = (
-            each
-            for each in self._classes.values()
-            if (each.metadata.annotations or {}).get(_DEFAULT_CLASS) == "true"
-        )
-        return min(usual, key=lambda each: each.name, default=None)
+        driver = self._drivers.get(("", made_by.provisioner))
+        if driver is not None and driver.spec.storage_capacity and _wanted(claim):
+            places = [
+                foreign.selected(each.node_topology)
+                for each in self._room.values()
+                if each.storage_class_name == made_by.name and each.node_topology is not None
+                if _largest(each) >= _wanted(claim)
+            ]
+            if all(places):  # none of them is everywhere
+                found.append(tuple(places))
+        return tuple(found)
 
 
-def is_bound(claim: clusterkinds.PersistentVolumeClaim) -> bool:
-    return bool(claim.spec.volume_name) and claim.status.phase == "Bound"
+# --- claims
 
 
-def selected_node(claim: clusterkinds.PersistentVolumeClaim) -> str:
+def claims_of(*seen: Kind | None) -> list[tuple[str, str]]:
+    """The claims that a change may be about, by namespace and name."""
+    found = [(each.namespace, each.name) for each in seen if isinstance(each, Claim)]
+    refs = (each.spec.claim_ref for each in seen if isinstance(each, Volume))
+    return found + [(ref.namespace, ref.name) for ref in refs if ref is not None]
+
+
+def is_bound(claim: Claim) -> bool:
+    done = BIND_COMPLETED in (claim.metadata.annotations or {})
+    return bool(claim.spec.volume_name) and done and claim.status.phase != "Lost"
+
+
+def selected_node(claim: Claim) -> str:
     return (claim.metadata.annotations or {}).get(clusterkinds.SELECTED_NODE, "")
 
 
+def _class_of(claim: Claim) -> str:
+    return (claim.metadata.annotations or {}).get(_CLASS) or claim.spec.storage_class_name or ""
+
+
+def _wanted(claim: Claim) -> int:
+    return _size(claim.spec.resources.requests)
+
+
+def _size(amounts: dict[str, Any] | None) -> int:
+    return quantity.whole((amounts or {}).get("storage", 0))
+
+
+# --- volumes
+
+
+def _would_do(volume: Volume, claim: Claim) -> bool:
+    """Whether it is like what the claim asks for, and nobody else's."""
+    spec, wants, ref = volume.spec, claim.spec, volume.spec.claim_ref
+    if ref is not None and not (
+        (ref.namespace, ref.name) == (claim.namespace, claim.name) and ref.uid in ("", claim.uid)
+    ):
+        return False
+    return (
+        _size(spec.capacity) >= _wanted(claim)
+        and (spec.volume_mode or "Filesystem") == (wants.volume_mode or "Filesystem")
+        and spec.volume_attributes_class_name == wants.volume_attributes_class_name
+        and not volume.metadata.deletion_timestamp
+    )
+
+
+def _is_open_to(volume: Volume, claim: Claim) -> bool:
+    """Of one that is kept for nobody: whether the claim may have it."""
+    labels, wanted = volume.metadata.labels or {}, claim.spec.selector
+    annotations = volume.metadata.annotations or {}
+    return (
+        volume.status.phase == "Available"
+        and (annotations.get(_CLASS) or volume.spec.storage_class_name) == _class_of(claim)
+        and set(claim.spec.access_modes or ()) <= set(volume.spec.access_modes or ())
+        and (
+            wanted is None
+            or all(constraints.holds(each, labels) for each in foreign.selected(wanted))
+        )
+    )
+
+
+def _reached_from(volume: Volume) -> list[facts.Terms]:
+    """From where a bound volume can be reached: by what it says, and by its labels."""
+    affinity = _affinity(volume)
+    found = [] if affinity is None else [affinity]
+    for key, today in _ZONES.items():
+        told = (volume.metadata.labels or {}).get(key)
+        values = tuple(part.strip() for part in told.split("__")) if told else ()
+        if not all(values) or not values:
+            continue
+        here: facts.Terms = ((facts.Requirement(key, "In", values),),)
+        if today != key:
+            older = facts.Requirement(key, "DoesNotExist")
+            here = (*here, (older, facts.Requirement(today, "In", values)))
+        # A node that says nothing about zones is in the only one there is.
+        found.append((*here, _NO_ZONES))
+    return found
+
+
+def _affinity(volume: Volume) -> facts.Terms | None:
+    told = volume.spec.node_affinity
+    if told is None or told.required is None:
+        return None
+    return tuple(_term(term) for term in told.required.node_selector_terms or ())
+
+
 def _term(term: clusterkinds.NodeSelectorTerm) -> tuple[facts.Requirement, ...]:
-    listed: Iterable[clusterkinds.NodeSelectorRequirement] = (
-        *(term.match_expressions or ()),
-        *(term.match_fields or ()),
+    """Whoever mounts a volume looks at labels only: a condition on the node's name always holds."""
+    return (
+        *(
+            facts.Requirement(each.key, each.operator, tuple(each.values or ()))
+            for each in term.match_expressions or ()
+        ),
+        *(_ALWAYS for _ in term.match_fields or ()),
     )
-    return tuple(
-        facts.Requirement(each.key, each.operator, tuple(each.values or ())) for each in listed
-    )
+
+
+def _largest(room: clusterkinds.CSIStorageCapacity) -> int:
+    """The largest volume that can be made; -1: nobody says."""
+    told = room.maximum_volume_size or room.capacity
+    return -1 if told is None else quantity.whole(told)

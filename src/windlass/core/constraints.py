@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from windlass.core.facts import Constraint, Node, Preference, Requirement
+from windlass.core.facts import Constraint, Node, Preference, Requirement, Storage
 
 NAME_FIELD = "metadata.name"
 
@@ -23,11 +23,34 @@ def accepts(constraint: Constraint, node: Node) -> bool:
         return False
     if not all(_any_of(terms, facts) for terms in constraint.volumes):
         return False
+    if constraint.storage and supply(constraint.storage, node) is None:
+        return False
     return all(
         taint.effect == "PreferNoSchedule"
         or any(toleration.accepts(taint) for toleration in constraint.tolerations)
         for taint in node.taints
     )
+
+
+def supply(storage: Iterable[Storage], node: Node) -> list[str] | None:
+    """For each volume that is still to be had the one that a member on this node would get; "":
+    one is made. None: there is not enough for it. Who is sought first takes the best that is left,
+    as Kubernetes has it, even if that leaves nothing for the next."""
+    facts = {**node.labels, NAME_FIELD: node.name}
+    found: list[str] = []
+    for each in storage:
+        reached = (
+            name
+            for name, terms in each.among
+            if name not in found and (terms is None or _any_of(terms, facts))
+        )
+        name = next(reached, "")
+        if not name and not (
+            each.made is not None and all(_any_of(terms, facts) for terms in each.made)
+        ):
+            return None
+        found.append(name)
+    return found
 
 
 def points(preferences: Iterable[Preference], node: Node) -> int:

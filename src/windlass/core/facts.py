@@ -152,21 +152,38 @@ class Toleration:
         return (self.key, self.value) == (taint.key, taint.value)
 
 
+Terms = tuple[tuple[Requirement, ...], ...]
+"""Any of them, all conditions of a term."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Storage:
+    """A volume that is still to be had: one of those that are there, or one that is made."""
+
+    among: tuple[tuple[str, Terms | None], ...] = ()
+    """Volumes that would do, the best first, and from where each can be reached; None: from
+    everywhere."""
+    made: tuple[Terms, ...] | None = None
+    """Where one can be made: all of these; None: nowhere."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Constraint:
     """Which nodes are acceptable at all; equal constraints share one mask."""
 
     selector: tuple[tuple[str, str], ...] = ()
-    affinity: tuple[tuple[Requirement, ...], ...] = ()
+    affinity: Terms = ()
     """Required node affinity: any of the terms, all conditions of a term."""
     tolerations: tuple[Toleration, ...] = ()
-    volumes: tuple[tuple[tuple[Requirement, ...], ...], ...] = ()
-    """From where volumes can be reached: of every volume any of the terms, all conditions of a
-    term."""
+    volumes: tuple[Terms, ...] = ()
+    """From where volumes can be reached: of every volume any of the terms."""
+    storage: tuple[Storage, ...] = ()
+    """Volumes that are still to be had, each another one, in the order in which they are sought."""
     names: frozenset[str] | None = None
     """Only these nodes."""
     not_now: frozenset[str] = frozenset()
-    """Nodes that are held back: they refused such a member a while ago. They count as cordoned."""
+    """Nodes that are held back: they refused such a member a while ago, or cannot attach its
+    volumes besides those that they have. They count as cordoned."""
     capabilities: frozenset[str] = frozenset()
     """Only nodes that offer all of these."""
 

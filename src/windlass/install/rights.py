@@ -24,6 +24,12 @@ Rule = tuple[tuple[str, ...], tuple[str, ...]]
 
 _VOLUMES = ("persistentvolumeclaims", "persistentvolumes", "storageclasses.storage.k8s.io")
 
+_DRIVERS = tuple(
+    f"{kind}.storage.k8s.io"
+    for kind in ("csidrivers", "csinodes", "csistoragecapacities", "volumeattachments")
+)
+"""Who makes and attaches volumes, and how many of them."""
+
 _GANG_SIZES = (
     "jobs.batch",
     "jobsets.jobset.x-k8s.io",
@@ -36,13 +42,13 @@ _GANG_SIZES = (
 CLUSTER: dict[str, tuple[Rule, ...]] = {
     names.SCHEDULER: (
         (_FOLLOW, ("nodes", "pods", "runs.windlass.dev", "queues.windlass.dev")),
-        (_FOLLOW, ("resourcequotas", *_VOLUMES)),
+        (_FOLLOW, ("resourcequotas", *_VOLUMES, *_DRIVERS)),
         # Pods of other people that ask for us: their neighbours, budgets and places.
         (_FOLLOW, ("namespaces", "poddisruptionbudgets.policy")),
         (("create",), ("pods/binding", "pods/eviction")),
         (("patch",), ("pods/status",)),
-        # For which node a volume is to be made.
-        (("patch",), ("persistentvolumeclaims",)),
+        # For which node a volume is to be made, or which one a claim gets.
+        (("patch",), ("persistentvolumeclaims", "persistentvolumes")),
         # Who says how many pods a gang has.
         (("get",), _GANG_SIZES),
         (("patch",), ("runs.windlass.dev/status", "queues.windlass.dev/status")),
@@ -51,8 +57,8 @@ CLUSTER: dict[str, tuple[Rule, ...]] = {
     names.CONTROLLERS: (
         (_READ, ("pods", "runs.windlass.dev", "cronruns.windlass.dev")),
         (_FOLLOW, ("nodes", *_VOLUMES)),
-        # For which node a volume is to be made.
-        (("get", "patch"), ("persistentvolumeclaims",)),
+        # For which node a volume is to be made, or which one a claim gets.
+        (("patch",), ("persistentvolumeclaims", "persistentvolumes")),
         (("create", "delete"), ("pods",)),
         (("create",), ("secrets", "services")),
         (("create", "patch", "delete"), ("runs.windlass.dev",)),

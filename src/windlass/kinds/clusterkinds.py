@@ -58,9 +58,28 @@ class VolumeNodeAffinity(Struct):
     """Only from these nodes."""
 
 
+class CSIVolumeSource(Struct):
+    """A volume behind a driver."""
+
+    driver: str = ""
+    """Who attaches it."""
+    volume_handle: str = ""
+    """What the driver calls it."""
+
+
 class PersistentVolumeSpec(Struct):
     """What a volume is."""
 
+    capacity: Quantities | None = None
+    """How large it is (`storage`)."""
+    access_modes: list[str] | None = None
+    """How it can be mounted."""
+    volume_mode: str = ""
+    """Filesystem or Block."""
+    volume_attributes_class_name: str = ""
+    """What it is like besides, by the name of a class."""
+    csi: CSIVolumeSource | None = None
+    """The driver's volume, if a driver has it."""
     node_affinity: VolumeNodeAffinity | None = None
     """From where it can be reached; from everywhere when absent."""
     claim_ref: ObjectReference | None = None
@@ -88,6 +107,13 @@ class PersistentVolume(Object):
     """What became of it."""
 
 
+class ClaimResources(Struct):
+    """How much storage is wanted."""
+
+    requests: Quantities | None = None
+    """At least (`storage`)."""
+
+
 class PersistentVolumeClaimSpec(Struct):
     """What storage is wanted."""
 
@@ -95,6 +121,14 @@ class PersistentVolumeClaimSpec(Struct):
     """From which class."""
     access_modes: list[str] | None = None
     """ReadWriteOnce, ReadWriteMany, ReadOnlyMany, ReadWriteOncePod."""
+    resources: ClaimResources = msgspec.field(default_factory=ClaimResources)
+    """How much."""
+    selector: placing.LabelSelector | None = None
+    """Only volumes with such labels."""
+    volume_mode: str = ""
+    """Filesystem or Block."""
+    volume_attributes_class_name: str = ""
+    """What it must be like besides, by the name of a class."""
     volume_name: str = ""
     """The volume that it is bound to, or wants."""
 
@@ -148,6 +182,100 @@ class StorageClass(Object):
     """Immediate, or WaitForFirstConsumer: not before it is known for which node."""
     allowed_topologies: list[TopologySelectorTerm] | None = None
     """Where volumes can be made: any of the terms; everywhere when absent."""
+
+
+class VolumeLimit(Struct):
+    """What a driver can do on a node."""
+
+    count: int | None = None
+    """Volumes that can be attached at the same time; without limit when absent."""
+
+
+class CSINodeDriver(Struct):
+    """A driver on a node."""
+
+    name: str = ""
+    """Of the driver."""
+    allocatable: VolumeLimit | None = None
+    """How much it can do."""
+
+
+class CSINodeSpec(Struct):
+    """Which drivers a node has."""
+
+    drivers: list[CSINodeDriver] | None = None
+    """All of them."""
+
+
+class CSINode(Object):
+    """What drivers of volumes say about a node; it has the node's name."""
+
+    resource: ClassVar = Resource(
+        "storage.k8s.io", "v1", "CSINode", "csinodes", namespaced=False
+    )  # fmt: skip
+    spec: CSINodeSpec = msgspec.field(default_factory=CSINodeSpec)
+    """Which drivers it has."""
+
+
+class AttachedVolume(Struct):
+    """What is attached."""
+
+    persistent_volume_name: str = ""
+    """The volume."""
+
+
+class VolumeAttachmentSpec(Struct):
+    """Which volume is attached where."""
+
+    attacher: str = ""
+    """The driver."""
+    node_name: str = ""
+    """The node."""
+    source: AttachedVolume = msgspec.field(default_factory=AttachedVolume)
+    """The volume."""
+
+
+class VolumeAttachment(Object):
+    """A volume that is attached to a node, is being attached, or not yet let go."""
+
+    resource: ClassVar = Resource(
+        "storage.k8s.io", "v1", "VolumeAttachment", "volumeattachments", namespaced=False
+    )  # fmt: skip
+    spec: VolumeAttachmentSpec = msgspec.field(default_factory=VolumeAttachmentSpec)
+    """Which and where."""
+
+
+class CSIDriverSpec(Struct):
+    """What a driver wants."""
+
+    storage_capacity: bool = False
+    """It says where it has how much room; volumes are made only where that suffices."""
+
+
+class CSIDriver(Object):
+    """Who makes and attaches volumes."""
+
+    resource: ClassVar = Resource(
+        "storage.k8s.io", "v1", "CSIDriver", "csidrivers", namespaced=False
+    )  # fmt: skip
+    spec: CSIDriverSpec = msgspec.field(default_factory=CSIDriverSpec)
+    """What it wants."""
+
+
+class CSIStorageCapacity(Object):
+    """How much room a driver has for volumes of a class, and for which nodes."""
+
+    resource: ClassVar = Resource(
+        "storage.k8s.io", "v1", "CSIStorageCapacity", "csistoragecapacities", namespaced=True
+    )  # fmt: skip
+    storage_class_name: str = ""
+    """The class."""
+    node_topology: placing.LabelSelector | None = None
+    """For nodes with such labels; for none when absent."""
+    capacity: str | None = None
+    """Room for all volumes."""
+    maximum_volume_size: str | None = None
+    """The largest volume, if that is known better."""
 
 
 # --- quotas ------------------------------------------------------------------------------------

@@ -21,9 +21,8 @@ from windlass.control import (
     runmachine,
     runview,
     snapshots,
-    volumes,
 )
-from windlass.core import constraints, facts
+from windlass.core import facts
 from windlass.kinds import clusterkinds, hostpods, kubernetes, meta, run, times
 from windlass.kinds.reasons import Reason
 
@@ -67,91 +66,8 @@ def test_a_quota_for_other_pods_says_nothing_of_runs():
 # --- volumes --------------------------------------------------------------------------------------
 
 
-def claim(
-    volume: str = "", phase: str = "Pending", **spec: Any
-) -> clusterkinds.PersistentVolumeClaim:
-    return clusterkinds.PersistentVolumeClaim(
-        metadata=meta.ObjectMeta(name="data", namespace=build.NAMESPACE),
-        spec=clusterkinds.PersistentVolumeClaimSpec(volume_name=volume, **spec),
-        status=clusterkinds.PersistentVolumeClaimStatus(phase=phase),
-    )
-
-
-def storage(name: str = "late", mode: str = clusterkinds.WAITS_FOR_NODE, **more: Any):
-    annotations = {"storageclass.kubernetes.io/is-default-class": "true"}
-    return clusterkinds.StorageClass(
-        metadata=meta.ObjectMeta(name=name, annotations=annotations),
-        provisioner=more.pop("provisioner", "any"), volume_binding_mode=mode, **more,
-    )  # fmt: skip
-
-
-def volume(*zones: str) -> clusterkinds.PersistentVolume:
-    terms = [
-        clusterkinds.NodeSelectorTerm(match_expressions=[
-            clusterkinds.NodeSelectorRequirement(key=ZONE, operator="In", values=[zone])])
-        for zone in zones
-    ]  # fmt: skip
-    required = clusterkinds.NodeSelector(node_selector_terms=terms)
-    affinity = clusterkinds.VolumeNodeAffinity(required=required)
-    return clusterkinds.PersistentVolume(
-        metadata=meta.ObjectMeta(name="v"),
-        spec=clusterkinds.PersistentVolumeSpec(node_affinity=affinity if zones else None),
-    )
-
-
-def reach(*seen: volumes.Kind) -> volumes.Reach:
-    known = volumes.Volumes()
-    for each in seen:
-        known.see(None, each)
-    return known.reach(mounting())
-
-
-def mounting(**spec: Any) -> run.Run:
-    mount = run.Mount(source="claim:data", path="/data")
-    return build.a_run("job", mounts=[mount, mount], **spec)
-
-
-def zones_of(found: volumes.Reach) -> set[str]:
-    constraint = facts.Constraint(volumes=found.terms)
-    return {
-        zone for zone in "abc"
-        if constraints.accepts(constraint, facts.Node(zone, {}, labels={ZONE: zone}))
-    }  # fmt: skip
-
-
-def test_a_bound_volume_is_reached_from_any_of_its_places():
-    assert zones_of(reach(claim("v", "Bound"), volume("a", "b"))) == {"a", "b"}
-    assert zones_of(reach(claim("v", "Bound"), volume())) == {"a", "b", "c"}
-
-
-def test_a_volume_that_is_yet_to_be_made_goes_where_its_class_allows():
-    term = clusterkinds.TopologySelectorTerm(
-        match_label_expressions=[clusterkinds.TopologySelectorLabel(key=ZONE, values=["b"])]
-    )
-    found = reach(claim(), storage(allowed_topologies=[term]))
-    assert (zones_of(found), found.unbound, found.problem) == ({"b"}, ("data",), "")
-
-
-@pytest.mark.parametrize(
-    ("seen", "words"),
-    [
-        ((), "does not exist"),
-        ((claim(),), "no class"),
-        ((claim("v", "Bound"),), "lost its volume"),
-        ((claim("v"), volume()), "not bound to its volume"),
-        ((claim(), storage(mode="Immediate")), "not bound yet"),
-        ((claim(), storage(provisioner="kubernetes.io/no-provisioner")), "not made on demand"),
-    ],
-)
-def test_a_claim_that_cannot_be_mounted_holds_the_run_and_says_why(seen, words):
-    found = reach(*seen)
-    assert words in found.problem
-    held = snapshots.read_unit(mounting(), "q", reach=found).held
-    assert held == (Reason.WAITING_FOR_DATA, found.problem)
-
-
 def test_a_volume_out_of_reach_ends_the_attempt_for_free():
-    owner = build.assigned(build.in_phase(mounting(), "Starting"))
+    owner = build.assigned(build.in_phase(build.a_run(), "Starting"))
     final = podrender.Hindrance(Reason.WAITING_FOR_DATA, "out of reach", final=True)
     view = runview.View(
         owner, [], 1, times.from_unix(NOW), setting=podrender.Setting(hindrance=final)
