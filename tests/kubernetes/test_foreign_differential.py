@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness import rest
 from tests.harness.control_plane import ControlPlane
 from tests.kubernetes import differential, differentialvolumes
 from tests.kubernetes.differentialdice import NAMESPACES, Dice
@@ -57,6 +58,7 @@ class Judge:
         self.volumes = volumes.Volumes()
         self._seen: set[tuple[str, str]] = set()
         """Kind and name of what there is of storage."""
+        self._turn = asyncio.Lock()
         self._making: set[asyncio.Task[None]] = set()
         self._news = asyncio.Condition()
         self._reflectors: list[Reflector[Any]] = [
@@ -127,10 +129,10 @@ class Judge:
     async def _make(self, claim: volumes.Claim) -> None:
         """As a driver does that makes volumes on demand."""
         path = f"/api/v1/namespaces/{claim.namespace}/persistentvolumeclaims/{claim.name}"
-        body = (await asyncio.to_thread(self._rest.get, path)).json
+        body = (await self._request("GET", path)).json
         node = {"metadata": {"labels": self._nodes[volumes.selected_node(claim)].metadata.labels}}
         kind = f"/apis/storage.k8s.io/v1/storageclasses/{body['spec']['storageClassName']}"
-        driver = (await asyncio.to_thread(self._rest.get, kind)).json["provisioner"]
+        driver = (await self._request("GET", kind)).json["provisioner"]
         made = differentialvolumes.made_for(body, node, driver)
         await self._write("POST", "/api/v1/persistentvolumes", made)
 
@@ -169,7 +171,7 @@ class Judge:
     async def as_stored(self, body: Json) -> Json | None:
         """With all defaults; None: the API refuses such a pod."""
         path = f"{_pods(body)}?dryRun=All"
-        answer = await asyncio.to_thread(self._rest.post, path, body)
+        answer = await self._request("POST", path, body)
         return answer.json if answer.status == 201 else None
 
     def waits_for_volumes(self, body: Json) -> bool:
@@ -233,8 +235,12 @@ class Judge:
         )
 
     async def _write(self, method: str, path: str, body: Json | None) -> None:
-        answer = await asyncio.to_thread(self._rest.request, method, path, body)
+        answer = await self._request(method, path, body)
         assert answer.status < 300, answer.summary
+
+    async def _request(self, method: str, path: str, body: Json | None = None) -> rest.Answer:
+        async with self._turn:  # one connection: one request at a time
+            return await asyncio.to_thread(self._rest.request, method, path, body)
 
 
 def _pods(body: Json) -> str:

@@ -434,7 +434,7 @@ class Picture:
             self._held_back(now),
         )  # fmt: skip
         if waits:
-            return snapshots.in_time(unit, now)
+            return snapshots.in_time(unit, owner, now, self._told.get(uid))
         queue_fact = self._told_queues.get(name)
         return snapshots.read_running(
             owner, unit, now,

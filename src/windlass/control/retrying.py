@@ -59,6 +59,12 @@ def avoided(owner: run.Run, more: Iterable[str], now: datetime.datetime) -> list
 
 def retry_at(owner: run.Run) -> float:
     """Unix time before which a Run that failed must not be placed again; 0 if it may at once."""
+    seconds, history = rest(owner), owner.status.history
+    return times.parse(history[-1].at).timestamp() + seconds if seconds and history else 0.0
+
+
+def rest(owner: run.Run) -> float:
+    """Seconds for which a Run that failed is not placed again."""
     history = owner.status.history or ()
     if owner.status.phase != "Queued" or not history:
         return 0.0
@@ -70,7 +76,7 @@ def retry_at(owner: run.Run) -> float:
         times_before = len(list(itertools.takewhile(lambda r: r in _REFUSALS, ends)))
     else:
         return 0.0
-    return times.parse(last.at).timestamp() + pause(times_before)
+    return pause(times_before)
 
 
 def lately(owner: run.Run) -> tuple[Reason, str] | None:

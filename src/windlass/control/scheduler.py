@@ -158,12 +158,10 @@ class Scheduler:
             ["invariant"],
         )
         self._waiting = registry.gauge("windlass_scheduler_waiting_runs", "Runs that wait.")
-        nodes.add_handler(self._picture.see_node)
-        pods.add_handler(self._picture.see_pod)
-        runs.add_handler(self._picture.see_run)
-        queues.add_handler(self._picture.see_queue)
-        for reflector in (nodes, pods, runs, queues):
-            reflector.add_handler(self._wake)
+        self._watch(nodes, self._picture.see_node)
+        self._watch(pods, self._picture.see_pod)
+        self._watch(runs, self._picture.see_run)
+        self._watch(queues, self._picture.see_queue)
         self._watch_limits(engine, quotas, beside)
         self._watch_volumes(claims, room, attachments)
 
@@ -239,27 +237,25 @@ class Scheduler:
     ) -> None:
         """What only some engines have, and what only pods of other people look at."""
         if engine is not None:
-            engine.add_handler(self._picture.see_engine)
-            engine.add_handler(self._wake)
+            self._watch(engine, self._picture.see_engine)
         if beside is not None:
             namespaces, budgets = beside
-            namespaces.add_handler(self._picture.book.see_namespace)
-            budgets.add_handler(self._picture.book.see_budget)
-            namespaces.add_handler(self._wake)
-            budgets.add_handler(self._wake)
+            self._watch(namespaces, self._picture.book.see_namespace)
+            self._watch(budgets, self._picture.book.see_budget)
         if quotas is not None:
-            quotas.add_handler(self._picture.see_quota)
-            quotas.add_handler(self._wake)
+            self._watch(quotas, self._picture.see_quota)
 
     def _watch_volumes(
         self, claims: Claims | None, room: Room | None, attachments: attaching.Seen | None
     ) -> None:
         for reflector in (*(claims or ()), *(room or ())):
-            reflector.add_handler(self._picture.see_volumes)
-            reflector.add_handler(self._wake)
+            self._watch(reflector, self._picture.see_volumes)
         for each in attachments or ():
-            each.add_handler(self._picture.see_attachments)
-            each.add_handler(self._wake)
+            self._watch(each, self._picture.see_attachments)
+
+    def _watch(self, reflector: Reflector[Any], see: Callable[[Any, Any, Any], None]) -> None:
+        reflector.add_handler(see)
+        reflector.add_handler(self._wake)
 
     def _wake(self, *_: object) -> None:
         self._changed.set()

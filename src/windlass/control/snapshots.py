@@ -205,10 +205,16 @@ def read_unit(
     )
 
 
-def in_time(unit: facts.Unit, now: float) -> facts.Unit:
-    """A clock that was set back makes nobody wait for longer than the longest pause."""
-    latest = now + retrying.LONGEST_RETRY
-    return unit if unit.not_before <= latest else dataclasses.replace(unit, not_before=latest)
+def in_time(
+    unit: facts.Unit, owner: run.Run, now: float, before: facts.Unit | facts.Running | None
+) -> facts.Unit:
+    """Whose failure is told for a time to come was told by another clock, or ours was set back: it
+    has just happened. `before`: as it was known; the moment that was found at first stays."""
+    latest = now + retrying.rest(owner)
+    if unit.not_before <= latest:
+        return unit
+    known = before.not_before if isinstance(before, facts.Unit) else 0.0
+    return dataclasses.replace(unit, not_before=known if 0.0 < known <= latest else latest)
 
 
 def read_running(

@@ -238,4 +238,17 @@ def test_a_clock_that_is_set_back_makes_nobody_wait_for_longer_than_ever():
     seen.bring_up(seen.collect(NOW))
     assert seen.snapshot.waiting[owner.uid].not_before == NOW + retrying.pause(1)
     seen.bring_up(seen.collect(NOW - 7200))
-    assert seen.snapshot.waiting[owner.uid].not_before == NOW - 7200 + retrying.LONGEST_RETRY
+    assert seen.snapshot.waiting[owner.uid].not_before == NOW - 7200 + retrying.pause(1)
+
+
+def test_a_failure_that_another_clock_told_for_later_is_waited_out_from_when_it_was_seen():
+    """Scheduler and controllers run on machines whose clocks may be hours apart."""
+    owner = build.a_run()
+    owner.metadata.resource_version = "1"
+    late = times.seconds(times.from_unix(NOW + 7200))
+    owner.status.history = [run.Transition(at=late, to_phase="Queued", reason=Reason.NODE_REFUSED)]
+    seen = picture.Picture()
+    for passed in (0.0, 3.0):
+        seen.see_run("MODIFIED", None, owner)
+        seen.bring_up(seen.collect(NOW + passed))
+        assert seen.snapshot.waiting[owner.uid].not_before == NOW + retrying.pause(1)
