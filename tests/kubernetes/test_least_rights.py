@@ -256,27 +256,47 @@ def told(place: Installation, name: str) -> bool:
     return bool(found.get("status", {}).get("conditions"))
 
 
+CLAIMS = "/api/v1/namespaces/red/persistentvolumeclaims"
+
+
 def volumes(place: Installation, _: Cli, __: Path) -> None:
-    """One claim of a run's and one of somebody else's pod, both waiting for their node."""
-    ok(place.rest.post("/apis/storage.k8s.io/v1/storageclasses", {
-        "metadata": {"name": "later"}, "provisioner": "test.windlass.dev/nobody",
-        "volumeBindingMode": "WaitForFirstConsumer"}), 201)  # fmt: skip
-    claims = "/api/v1/namespaces/red/persistentvolumeclaims"
-    for name in ("ours", "theirs"):
-        ok(place.rest.post(claims, {
-            "metadata": {"name": name},
-            "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "later",
-                     "resources": {"requests": {"storage": "1Gi"}}}}), 201)  # fmt: skip
-    submit(place, "mounts", {"mounts": [{"from": "claim:ours", "path": "/data"}]})
-    volume = {"name": "data", "persistentVolumeClaim": {"claimName": "theirs"}}
-    ok(place.rest.post("/api/v1/namespaces/red/pods", pod("claims", volumes=[volume])), 201)
-    for name in ("ours", "theirs"):
+    """Claims of runs and of somebody else's pods that wait for their node: for some a volume is
+    made, for the others there is one."""
+    for number in range(2):
+        ok(place.rest.post("/api/v1/persistentvolumes", {
+            "metadata": {"name": f"there-{number}"},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"},
+                "storageClassName": "there", "hostPath": {"path": "/nowhere"},
+            }}), 201)  # fmt: skip
+    makers = {"later": "test.windlass.dev/nobody", "there": "kubernetes.io/no-provisioner"}
+    for name, by in makers.items():
+        ok(place.rest.post("/apis/storage.k8s.io/v1/storageclasses", {
+            "metadata": {"name": name}, "provisioner": by,
+            "volumeBindingMode": "WaitForFirstConsumer"}), 201)  # fmt: skip
+        ours, theirs = f"ours-{name}", f"theirs-{name}"
+        for each in (ours, theirs):
+            ok(place.rest.post(CLAIMS, {
+                "metadata": {"name": each},
+                "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": name,
+                         "resources": {"requests": {"storage": "1Gi"}}}}), 201)  # fmt: skip
+        submit(place, f"mounts-{name}", {"mounts": [{"from": f"claim:{ours}", "path": "/data"}]})
+        volume = {"name": "data", "persistentVolumeClaim": {"claimName": theirs}}
+        made = pod(f"claims-{name}", volumes=[volume])
+        ok(place.rest.post("/api/v1/namespaces/red/pods", made), 201)
+    for each in ("ours-later", "theirs-later"):
+        rest.eventually(f"a node is chosen for {each}", lambda e=each: _node(place, e), PATIENCE)
+    for each in ("ours-there", "theirs-there"):
+        rest.eventually(f"{each} is bound", lambda e=each: _is_bound(place, e), PATIENCE)
 
-        def chosen(name: str = name) -> bool:
-            found = ok(place.rest.get(f"{claims}/{name}"))["metadata"].get("annotations", {})
-            return "volume.kubernetes.io/selected-node" in found
 
-        rest.eventually(f"a node is chosen for {name}", chosen, PATIENCE)
+def _node(place: Installation, claim: str) -> bool:
+    found = ok(place.rest.get(f"{CLAIMS}/{claim}"))["metadata"].get("annotations", {})
+    return "volume.kubernetes.io/selected-node" in found
+
+
+def _is_bound(place: Installation, claim: str) -> bool:
+    return bool(ok(place.rest.get(f"{CLAIMS}/{claim}"))["status"]["phase"] == "Bound")
 
 
 def logs(place: Installation, alice: Cli, _: Path) -> None:
