@@ -9,16 +9,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
 
 from tests.properties import generators
-from tests.properties.settings import SOAK, cases
+from tests.properties.settings import CAMPAIGN, cases
 from windlass.core import cycle, explain, facts_check, state
 from windlass.core.facts import Facts
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600 if SOAK else 240)]
+pytestmark = CAMPAIGN
 
 _NUMBERS = (-1, 0, 1, 1 << 31, 1 << 62, 1 << 70, math.nan, math.inf, -math.inf, 1.5, 1e308, True)
 _NUMERIC = re.compile("int|float")

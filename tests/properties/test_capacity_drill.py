@@ -12,16 +12,15 @@ from __future__ import annotations
 import dataclasses
 import random
 
-import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
 
-from tests.properties.settings import SOAK, cases
+from tests.properties.settings import CAMPAIGN, cases
 from tests.unit.core.preempting import World, node, unit
 from windlass.core import cycle, state
 from windlass.core.facts import Queue, Running, Unit
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600 if SOAK else 240)]
+pytestmark = CAMPAIGN
 ROUNDS = 50
 GPUS = 8
 DEVICE = 1000

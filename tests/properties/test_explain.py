@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
-import pytest
 from hypothesis import given, note
 
 from tests.properties import generators
-from tests.properties.settings import SOAK, cases
+from tests.properties.settings import CAMPAIGN, cases
 from windlass.core import cycle, explain, state
 from windlass.core.changes import Change
 from windlass.core.facts import Facts, Queue, Role, Topology, Unit
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600 if SOAK else 240)]
+pytestmark = CAMPAIGN
 NOW = 100.0
 
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import dataclasses
 import random
 
-import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
 
 from tests.properties import carry, generators, invariants
-from tests.properties.settings import SOAK, cases
+from tests.properties.settings import CAMPAIGN, cases
 from windlass.core import cycle, state
 from windlass.core import invariants as watched
 from windlass.core.facts import Decision, Facts, Policy, Running
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600 if SOAK else 240)]
+pytestmark = CAMPAIGN
 NOW = 100.0
 
 

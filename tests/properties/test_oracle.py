@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 
-import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
 
 from tests.properties import generators, oracle
-from tests.properties.settings import SOAK, cases
+from tests.properties.settings import CAMPAIGN, cases
 from windlass.core import cycle, state
 from windlass.core.facts import DeviceRequest, Facts, Node, Queue, Role, Unit
 from windlass.kinds.reasons import Reason
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600 if SOAK else 240)]
+pytestmark = CAMPAIGN
 NEVER = (Reason.IMPOSSIBLE, Reason.UNSUPPORTED)
 NO_ROOM = (Reason.WAITING_FOR_CAPACITY, Reason.WAITING_FOR_TOPOLOGY, *NEVER)
 TINY = generators.facts(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.properties.settings import SOAK, cases
+from tests.properties.settings import CAMPAIGN, cases
 from tests.unit.sim.building import job, scenario
 from windlass.core.facts import Queue
 from windlass.sim import compare, engine
@@ -16,7 +15,7 @@ from windlass.sim.measures import Outcome
 from windlass.sim.scenario import Costs, Scenario
 from windlass.sim.variants import ORDERS, Variant
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600 if SOAK else 240)]
+pytestmark = CAMPAIGN
 AT_ONCE = Costs(grace=0.0, checkpoint=200.0, restart=0.0)
 
 

@@ -6,16 +6,15 @@ import dataclasses
 import heapq
 from collections import Counter
 
-import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
 
 from tests.properties import carry, generators, invariants
-from tests.properties.settings import SOAK, cases
+from tests.properties.settings import CAMPAIGN, cases
 from windlass.core import cycle, models, state
 from windlass.core.facts import Decision, Facts, Node, Policy, Queue, Role, Unit
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600 if SOAK else 240)]
+pytestmark = CAMPAIGN
 NOW = 1000.0
 CROWDED = generators.Taste(terms=False, odd=False, forms=("none", "whole", "whole", "share"))
 

@@ -1,13 +1,13 @@
 """Preemption that went wrong elsewhere, and laws over random worlds."""
 
 import dataclasses
-import os
 from unittest import mock
 
-import pytest
-from hypothesis import given, note, settings
+from hypothesis import given, note
 from hypothesis import strategies as st
 
+from tests.properties.generators import dice
+from tests.properties.settings import CAMPAIGN, cases
 from tests.unit.core.preempting import NOW, World, node, settles, two_queues, unit
 from windlass.core import alike, cycle, state
 from windlass.core.facts import (
@@ -18,10 +18,7 @@ from windlass.core.facts import (
     Topology,
 )
 
-SOAK = os.environ.get("WINDLASS_SOAK") == "1"
-EXAMPLES = 2500 if SOAK else 100
-
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600 if SOAK else 300)]
+pytestmark = CAMPAIGN
 
 
 def test_kueue_3779_two_borrowers_above_their_share_do_not_evict_each_other_for_ever():
@@ -140,61 +137,113 @@ def test_a_borrower_does_not_start_where_somebody_behind_a_hopeless_head_has_a_r
 # --- laws
 
 
-@st.composite
-def worlds(draw):
-    count = draw(st.integers(1, 4))
-    nodes = [node(f"n{i}", draw(st.integers(1, 4)), f"r{i % 2}", cpu=6) for i in range(count)]
-    names = ["a", "b", "c"][: draw(st.integers(1, 3))]
-    queues = [
-        Queue(
-            name,
-            guarantee={"gpu": 1000 * draw(st.integers(0, 4))},
-            limit=draw(st.sampled_from([{}, {}, {"gpu": 4000}, {"gpu": 6000}])),
-            reserve=draw(st.integers(0, 1)),
+class Crowd:
+    """A world that is full: its dice, and so all of it, come from one number."""
+
+    def __init__(self, seed, nodes, running, waiting):
+        self.seed = (seed, nodes, running, waiting)
+        self.throw = throw = dice(*self.seed)
+        self.modest = throw.one_in(3)
+        """Nobody borrows and everybody has a piece of some node: whoever does not fit must wait,
+        whatever it is guaranteed."""
+        gpus = [
+            throw.choice((2, 2, 2, 3) if self.modest else (1, 2, 2, 2, 4)) for _ in range(nodes)
+        ]
+        self.names = ["a", "b", "c"][: 2 if self.modest else throw.choice((1, 2, 2, 3))]
+        self.world = World(
+            [node(f"n{i}", count, f"r{i % 2}", cpu=6) for i, count in enumerate(gpus)],
+            [self.queue(name, sum(gpus)) for name in self.names],
         )
-        for name in names
-    ]
-    world = World(nodes, queues)
-    running = draw(st.lists(units(names, "r"), max_size=8))
-    for number, each in enumerate(running):
-        world.wait(dataclasses.replace(each, key=f"r{number}"))
-    world.policy = Policy(preempt=False, reclaim=False, grow=draw(st.booleans()))
-    world.decide()
-    world.happen()
-    for number in range(len(running)):
-        if f"r{number}" in world.snapshot.waiting:
-            state.apply(world.snapshot, [state.Gone(f"r{number}")])
-        else:
-            old = world.snapshot.running[f"r{number}"]
-            age = draw(st.integers(0, 5))
-            state.apply(world.snapshot, [state.Holds(dataclasses.replace(old, started=NOW - age))])
-    state.apply(world.snapshot, [state.Promised(())])
-    world.policy = Policy(grow=draw(st.booleans()))
-    waiting = draw(st.lists(units(names, "w"), min_size=1, max_size=4))
-    return world.wait(*(dataclasses.replace(u, key=f"w{i}") for i, u in enumerate(waiting)))
+        self.rack = throw.choice(("r0", "r1"))
+        """Where those are that must be in one."""
+        self.late = throw.choice(self.names)
+        """The queue that comes when others are there."""
+        self.fill(running)
+        self.world.wait(*(self.comes(f"w{i}") for i in range(waiting)))
+
+    def queue(self, name, gpus):
+        """Mostly with guarantees that the cluster can just keep: then who borrows takes from
+        somebody, and who is inside has a right to room that may lie in pieces."""
+        fair = gpus // len(self.names)
+        own = fair if self.modest else self.throw.choice((0, 1, fair, fair, fair))
+        return Queue(
+            name,
+            guarantee={"gpu": 1000 * own},
+            limit=self.throw.choice(({}, {}, {}, {"gpu": 4000}, {"gpu": 6000})),
+            reserve=self.throw.randint(0, 1),
+        )
+
+    def fill(self, count):
+        """Units sit where the dice put them, not where they would best: what is free lies in
+        pieces. Quotas hold."""
+        world = self.world
+        for number in range(count):
+            members, gpus = ((1,), (1,)) if self.modest else ((1, 1, 1, 1, 2), (0, 1, 1, 1, 1, 2))
+            each = self.unit(f"r{number}", members, gpus, (10, 10, 50, 90))
+            if each.queue == self.late and not self.throw.one_in(3):
+                each = dataclasses.replace(each, queue=self.throw.choice(self.names))
+            where, tree = self.seats(each), world.snapshot.tree
+            more, firm = {"gpu": _gpus(each) * len(where)}, not each.preemptible
+            if self.modest and (each.queue == self.late or not tree.inside(each.queue, more)):
+                continue
+            if where and not tree.shortage(each.queue, more, firm=firm):
+                world.run(each, *where, started=NOW - self.throw.randint(0, 5))
+        world.policy = Policy(grow=self.throw.one_in(2))
+
+    def seats(self, each):
+        """Nodes with room for as many members as the unit may have; none, if they are full."""
+        role, cluster = each.roles[0], self.world.snapshot.cluster
+        free = {
+            n.name: min(
+                (int(cluster.bank.unlocked[i]) * 1000 // _gpus(each)) if _gpus(each) else 9,
+                int(cluster.free[cluster.resources["cpu"], i]) // max(1, role.needs["cpu"]),
+            )
+            for i, n in enumerate(cluster.nodes)
+            if each.topology is None or n.path == (self.rack,)
+        }
+        most = max(free.values(), default=0) if self.modest else 0
+        places = [name for name, count in free.items() if count >= most for _ in range(count)]
+        members = self.throw.randint(role.least, role.most)
+        return self.throw.sample(places, members) if len(places) >= members else ()
+
+    def comes(self, key):
+        members, gpus = (
+            ((1, 1, 2), (1, 2, 2)) if self.modest else ((1, 1, 1, 2, 3), (0, 1, 2, 2, 2))
+        )
+        each = self.unit(key, members, gpus, (10, 50, 90, 90))
+        late = self.modest or self.throw.one_in(2)
+        return dataclasses.replace(each, queue=self.late) if late else each
+
+    def unit(self, key, members, gpus, priorities):
+        throw = self.throw
+        least = throw.choice(members)
+        return unit(
+            key, throw.choice(self.names), least, throw.choice(gpus),
+            most=least + throw.choice((0, 0, 2)), priority=throw.choice(priorities),
+            preemptible=not throw.one_in(8), cpu=throw.choice((0, 0, 1, 2)),
+            topology=Topology("rack", required=True) if throw.one_in(4) else None,
+        )  # fmt: skip
+
+    def __repr__(self):
+        facts = self.world.snapshot.facts()
+        return f"Crowd{self.seed}: {facts}"
 
 
-def units(names, key):
-    return st.builds(
-        lambda queue, members, extra, gpus, priority, keeps, rack, cpu: unit(
-            key, queue, members, gpus, most=members + extra, priority=priority,
-            preemptible=not keeps, cpu=cpu,
-            topology=Topology("rack", required=True) if rack else None,
-        ),
-        st.sampled_from(names), st.integers(1, 3), st.sampled_from([0, 0, 2]), st.integers(0, 2),
-        st.sampled_from([10, 50, 90]), st.sampled_from([False] * 4 + [True]), st.booleans(),
-        st.integers(0, 2),
-    )  # fmt: skip
+crowds = st.builds(
+    Crowd, st.integers(0, 1 << 32), st.sampled_from((3, 2, 4, 1)),
+    st.sampled_from(range(10, 0, -1)), st.sampled_from((4, 3, 2, 1)),
+)  # fmt: skip
 
 
 def remaining(running: Running, told) -> tuple[Seat, ...]:
     return tuple(s for s in running.seats if (s.role, s.index) not in told)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(worlds())
-def test_nobody_is_stopped_without_a_gainer_who_then_starts(world):
+@cases(100, 2500)
+@given(crowds)
+def test_nobody_is_stopped_without_a_gainer_who_then_starts(crowd):
     """I2 and I5."""
+    world = crowd.world
     found = world.decide()
     note(str(found))
     nominated = {each.unit for each in found.nominations}
@@ -209,11 +258,12 @@ def test_nobody_is_stopped_without_a_gainer_who_then_starts(world):
     assert nominated <= started
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(worlds())
-def test_no_victim_could_be_spared(world):
+@cases(100, 2500)
+@given(crowds)
+def test_no_victim_could_be_spared(crowd):
     """I6: with any one victim back, the first gainer does not fit, or has no right to what is taken
     from other queues for it."""
+    world = crowd.world
     found = world.decide()
     gainers = [each.gainer for each in found.evictions]
     if not gainers or set(gainers) != {gainers[0]} or found.placements:
@@ -238,10 +288,11 @@ def test_no_victim_could_be_spared(world):
         assert cycle.decide(left, world.now, calm).placements == ()
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(worlds())
-def test_deciding_again_stops_nobody_and_it_all_ends(world):
+@cases(100, 2500)
+@given(crowds)
+def test_deciding_again_stops_nobody_and_it_all_ends(crowd):
     """I7."""
+    world = crowd.world
     world.decide()
     note(str(world.decision))
     world.happen()
@@ -253,12 +304,37 @@ def test_deciding_again_stops_nobody_and_it_all_ends(world):
     assert world.rounds(3) == []
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(worlds())
-def test_no_other_queue_takes_what_is_inside_a_guarantee(world):
+@cases(100, 2500)
+@given(crowds)
+def test_what_is_freed_is_held_for_the_gainer_however_slowly_victims_go(crowd):
+    """I5 and I7: they go one by one, others come and ask for what is there already; the gainers
+    start all the same, and at the latest when the last victim is gone."""
+    world = crowd.world
+    found = world.decide()
+    note(str(found))
+    gainers = {each.unit for each in found.nominations}
+    world.happen()
+    greedy = [unit(f"x{i}", name, preempts=False) for i, name in enumerate(crowd.names)]
+    world.wait(*greedy, unit("x9", crowd.names[0], gpus=0, preempts=False))
+    while told := sorted(k for k, r in world.snapshot.running.items() if r.leaving):
+        note(str(world.decide()))
+        world.happen()
+        leaves = world.snapshot.running[crowd.throw.choice(told)]
+        left = remaining(leaves, leaves.leaving)
+        stays = state.Holds(dataclasses.replace(leaves, seats=left, leaving=()))
+        state.apply(world.snapshot, [stays if left else state.Gone(leaves.unit.key)])
+    note(str(world.decide()))
+    world.happen()
+    assert gainers <= world.snapshot.running.keys()
+
+
+@cases(100, 2500)
+@given(crowds)
+def test_no_other_queue_takes_what_is_inside_a_guarantee(crowd):
     """I8: what other queues leave of a victim's queue plus any one of the victims is more than its
     guarantee. What a unit of its own queue takes, that queue keeps; who starts in the same decision
     counts, for it may stand before a gang that is then beyond the guarantee."""
+    world = crowd.world
     found = world.decide()
     tree, snapshot = world.snapshot.tree, world.snapshot
     gone: dict[str, int] = {}
@@ -266,8 +342,7 @@ def test_no_other_queue_takes_what_is_inside_a_guarantee(world):
     """By other queues."""
     for eviction in found.evictions:
         victim = snapshot.running[eviction.unit]
-        gpus = victim.unit.roles[0].devices[0].count if victim.unit.roles[0].devices else 0
-        gone[eviction.unit] = 1000 * gpus * len(eviction.seats)
+        gone[eviction.unit] = _gpus(victim.unit) * len(eviction.seats)
         if snapshot.waiting[eviction.gainer].queue != victim.unit.queue:
             taken[victim.unit.queue] = taken.get(victim.unit.queue, 0) + gone[eviction.unit]
     for eviction in found.evictions:
@@ -276,6 +351,7 @@ def test_no_other_queue_takes_what_is_inside_a_guarantee(world):
             assert victim.priority < gainer.priority
             continue
         guaranteed = tree.guarantee[victim.queue].get("gpu", 0)
+        assert _would_be_inside(world, found, gainer), "it would borrow itself"
         left = tree.used[victim.queue].get("gpu", 0) - taken[victim.queue]
         left += sum(
             1000 * len(seat.grants)
@@ -287,11 +363,26 @@ def test_no_other_queue_takes_what_is_inside_a_guarantee(world):
         assert left + gone[eviction.unit] > guaranteed
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(worlds())
-def test_who_is_passed_over_would_have_waited_if_asked(world):
+def _would_be_inside(world, found, gainer):
+    """Whether a queue stays inside its guarantee with a unit, once all are gone that must go."""
+    snapshot = world.snapshot
+    gone = [(snapshot.running[e.unit].unit, len(e.seats)) for e in found.evictions]
+    held = world.snapshot.tree.used[gainer.queue].get("gpu", 0)
+    held -= sum(_gpus(victim) * n for victim, n in gone if victim.queue == gainer.queue)
+    more = _gpus(gainer) * gainer.roles[0].least
+    return held + more <= snapshot.tree.guarantee[gainer.queue].get("gpu", 0)
+
+
+def _gpus(each):
+    return 1000 * sum(request.count for request in each.roles[0].devices)
+
+
+@cases(100, 2500)
+@given(crowds)
+def test_who_is_passed_over_would_have_waited_if_asked(crowd):
     """Screening saves work and changes no answer. One waits alone, so that only the answer counts,
     not whose turn it was; nothing is promised: who may be promised a start is always asked."""
+    world = crowd.world
     facts = world.snapshot.facts()
     queues = tuple(dataclasses.replace(queue, reserve=0) for queue in facts.queues)
     for each in facts.waiting:
