@@ -22,7 +22,7 @@ from tests.harness.processes import Process, free_ports
 from tests.kubernetes.conftest import Cli
 from windlass.install import names
 
-PATIENCE = 60
+PATIENCE = 240
 API = "/apis/windlass.dev/v1alpha1"
 PLATFORM = "/apis/platform.windlass.dev/v1alpha1"
 SERVICE = "/apis/apiregistration.k8s.io/v1/apiservices/v1alpha1.platform.windlass.dev"
