@@ -24,7 +24,7 @@ import msgspec
 import uvloop
 
 from bench import report
-from bench.kubernetes import Json, Plane
+from bench.kubernetes import Json, Plane, scheduler_decisions
 
 IDEAL, KUEUE = 66.0, 410.0
 TREES, QUEUES = 5, 6
@@ -138,6 +138,7 @@ async def _measure(part: int) -> report.Report:
             for number in range(QUEUES):
                 await plane.add_namespace(f"q{tree}{number}")
         scheduler = plane.start("scheduler")
+        scheduler.wait_ready(lambda: scheduler_decisions(scheduler)[1] > 0)
         mimic = Mimic(plane)
         async with plane.watching(RUNS, mimic.see):
             before = _writes(plane)

@@ -9,6 +9,8 @@ import os
 import re
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from bench import processes
 from tests.harness.control_plane import ControlPlane
 from tests.harness.plugin import CRDS
 from tests.harness.processes import Process, free_ports
+from windlass.install import applying, policies
 from windlass.store import connect
 from windlass.store.kubernetes.client import KubernetesStore
 
@@ -27,6 +30,8 @@ AT_ONCE = 48
 _VERSION = re.compile(rb'"resourceVersion":"([^"]+)"')
 _NAME = re.compile(rb'"name":"([^"]+)"')
 _PATIENCE = 900.0
+_SUM = re.compile(r"^windlass_scheduler_decide_seconds_sum(?:\{[^}]*\})? ([0-9.e+-]+)$", re.M)
+_COUNT = re.compile(r"^windlass_scheduler_decide_seconds_count(?:\{[^}]*\})? ([0-9.e+-]+)$", re.M)
 
 
 class Plane:
@@ -39,6 +44,8 @@ class Plane:
 
     async def __aenter__(self) -> Plane:
         await self.make("/api/v1/namespaces", [{"metadata": {"name": "windlass-system"}}])
+        for each in policies.changes():  # what the CRDs leave to them
+            await self.make(applying.path_of(each).rpartition("/")[0], [each])
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -167,6 +174,17 @@ class Tally:
             while len(self.times) < count:
                 self._more.clear()
                 await self._more.wait()
+
+
+def scheduler_decisions(scheduler: Process) -> tuple[float, float]:
+    """Seconds and number of its decisions so far."""
+    try:
+        with urllib.request.urlopen(f"http://{scheduler.command[-1]}/metrics") as answer:
+            text = answer.read().decode()
+    except urllib.error.URLError:
+        return 0.0, 0.0  # it does not answer yet
+    total, count = _SUM.search(text), _COUNT.search(text)
+    return (float(total[1]) if total else 0.0), (float(count[1]) if count else 0.0)
 
 
 def is_bound(line: bytes) -> bool:

@@ -11,21 +11,17 @@ what a decision took, by the scheduler's own metrics, `bind_ms` from POST to bin
 from __future__ import annotations
 
 import asyncio
-import re
 import statistics
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 
 import uvloop
 
 from bench import processes, report
-from bench.kubernetes import Json, Plane, is_bound, pod
+from bench.kubernetes import Json, Plane, is_bound, pod, scheduler_decisions
 from tests.harness.processes import Process
 
-_SUM = re.compile(r"^windlass_scheduler_decide_seconds_sum(?:\{[^}]*\})? ([0-9.e+-]+)$", re.M)
-_COUNT = re.compile(r"^windlass_scheduler_decide_seconds_count(?:\{[^}]*\})? ([0-9.e+-]+)$", re.M)
 SINGLES = 20
 
 
@@ -56,14 +52,14 @@ async def _measure(nodes: int, pods: int) -> report.Report:
             with plane.accounts(scheduler=scheduler) as used:
                 await bound.reach(1)
             restart = max(bound.times.values()) - begun
-            before, waited = _decisions(scheduler.command), []
+            before, waited = scheduler_decisions(scheduler), []
             for number in range(SINGLES):
                 asked = time.perf_counter()
                 await plane.post(path, pod(f"single-{number}", "windlass"))
                 await bound.reach(number + 2)
                 waited.append(time.perf_counter() - asked)
             took, count = (
-                b - a for a, b in zip(before, _decisions(scheduler.command), strict=True)
+                b - a for a, b in zip(before, scheduler_decisions(scheduler), strict=True)
             )
         size = {"nodes": nodes, "pods": pods}
         done.rows.append(
@@ -100,14 +96,6 @@ def _bound_pods(nodes: int, count: int) -> Iterator[Json]:
             resources.pop("limits")
             resources["requests"].pop("nvidia.com/gpu")
         yield made
-
-
-def _decisions(command: list[str]) -> tuple[float, float]:
-    """Seconds and number of decisions so far."""
-    with urllib.request.urlopen(f"http://{command[-1]}/metrics") as answer:
-        text = answer.read().decode()
-    total, count = _SUM.search(text), _COUNT.search(text)
-    return (float(total[1]) if total else 0.0), (float(count[1]) if count else 0.0)
 
 
 def _say(what: str) -> None:

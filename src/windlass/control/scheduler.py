@@ -15,6 +15,7 @@ import asyncio
 import collections
 import dataclasses
 import datetime
+import itertools
 import logging
 import math
 import time
@@ -51,8 +52,9 @@ NAME = "scheduler"
 POLICY = facts.Policy()
 HEADS = 3
 """So many of each queue are told their place in it and when they should start."""
-WORDS_PER_SECOND = 20
-"""Writes that only tell why a Run waits, and where: at most so many in any second."""
+WORDS_PER_SECOND, WORDS_BESIDE = 20, 4
+"""Writes that only tell why a Run waits, and where: at most so many in any second; and while
+others are being given room, whose writes they would delay."""
 INLINE_NODES, INLINE_UNITS = 500, 2000
 """Above either, a decision is made in a thread, so that whoever shares the loop (the API, when
 embedded) goes on meanwhile."""
@@ -61,7 +63,7 @@ WORDS_EVERY = 1.0
 as much as a decision."""
 MOST_WORDS = 100
 """So many at most are kept to be told after a decision."""
-AT_ONCE = 64
+AT_ONCE = 16
 """Writes under way at the same time."""
 REST = 300.0
 """Seconds that a Run which must start again to grow runs at least before it does."""
@@ -193,6 +195,7 @@ class Scheduler:
         missed = self._missed & changes.runs
         self._missed -= changes.runs
         due = self._wake_at is not None and self._wake_at <= now
+        most = WORDS_PER_SECOND
         # 3. Decide, and write who got room, who will get some, and who gives it.
         if changes.events or missed or due or self._must_decide:
             self._must_decide = True
@@ -206,12 +209,13 @@ class Scheduler:
             else:
                 self._unsaid, self._untold = [], outcome.waits
             self._wake_at = min(moments, default=None)
+            most = WORDS_BESIDE if outcome.decision.placements else WORDS_PER_SECOND
         until = self._picture.held_back_until()
         await self._size_gangs()
         # 4. Gangs of pods that are there in part must not stay so.
         overdue = await self._binder.end_partial_gangs()
         # 5. Tell the others why they wait, a few at a time.
-        again = await self._tell()
+        again = await self._tell(most)
         times_to_come = (self._wake_at, overdue, again, until)
         return min((at for at in times_to_come if at is not None), default=None)
 
@@ -276,16 +280,18 @@ class Scheduler:
         owners = {owner.uid: owner for owner in self._picture.evicted()}
         owners |= {owner.uid: owner for owner in self._picture.unstarted()}
         owners |= {owner.uid: owner for owner in self._picture.changed_runs()}
-        now = self._now()
-        for owner in owners.values():
-            held = owner.status.assignment
-            told = owner.status.eviction is not None or (held and held.epoch != self._epoch)
-            pods = self._picture.pods_of(owner) if told else ()
-            patch = records.settle(
-                owner, self._epoch, now, self._picture.takes, pods, first=not self._has_decided
-            )
-            if patch is not None and owner.uid not in self._missed:
-                await self._patch(owner, patch)
+        await self._patch_all((owner, self._settlement(owner)) for owner in owners.values())
+
+    def _settlement(self, owner: Run) -> dict[str, Any] | None:
+        if owner.uid in self._missed:
+            return None
+        held = owner.status.assignment
+        told = owner.status.eviction is not None or (held and held.epoch != self._epoch)
+        pods = self._picture.pods_of(owner) if told else ()
+        first = not self._has_decided
+        return records.settle(
+            owner, self._epoch, self._now(), self._picture.takes, pods, first=first
+        )
 
     # --- 3
 
@@ -329,15 +335,16 @@ class Scheduler:
         await all_of((self._evict(each) for each in runs_to_go), AT_ONCE)
         for eviction in pods_to_go:
             await self._binder.evict(eviction)
-        for owner in self._picture.drained():
-            told = records.drain(owner, self._now())
-            if told is not None and not self._is_stale(owner.uid):
-                await self._patch(owner, told)
-        for owner in self._picture.evicted():
-            drained = self._picture.is_drained(owner.uid)
-            patch = records.withdraw(owner, gainers, drained=drained)
-            if patch is not None and not self._is_stale(owner.uid):
-                await self._patch(owner, patch)
+        await self._patch_all(
+            (owner, records.drain(owner, self._now()))
+            for owner in self._picture.drained()
+            if not self._is_stale(owner.uid)
+        )
+        await self._patch_all(
+            (owner, records.withdraw(owner, gainers, drained=self._picture.is_drained(owner.uid)))
+            for owner in self._picture.evicted()
+            if not self._is_stale(owner.uid)
+        )
         return [*unbound, *(moment for moment in rested if moment is not None)]
 
     async def _place(self, placement: facts.Placement) -> float | None:
@@ -362,26 +369,26 @@ class Scheduler:
         """Keeps what is written down of nominations true; uids of those whose nomination is."""
         made = {each.unit: each for each in decision.nominations}
         placed = {each.unit for each in decision.placements}
-        for uid in self._picture.nominated():
-            if uid in made or uid in placed:
-                continue
-            if podunits.is_pods(uid):
-                await self._binder.withdraw(uid)
-            elif (owner := self._known(uid)) is not None:
-                await self._patch(owner, {"nomination": None})
-        stands = set()
-        for uid, nomination in made.items():
-            if podunits.is_pods(uid):
-                if await self._binder.nominate(nomination):
-                    stands.add(uid)
-                continue
-            owner = self._known(uid)
-            if owner is None:
-                continue
-            patch = records.nominate(owner, nomination.seats, self._epoch)
-            if patch is None or await self._patch(owner, patch):
-                stands.add(uid)
-        return stands
+        over = (uid for uid in self._picture.nominated() if uid not in made and uid not in placed)
+        await all_of((self._withdraw(uid) for uid in over), AT_ONCE)
+        stand = await all_of((self._nominate_one(each) for each in made.values()), AT_ONCE)
+        return set(itertools.compress(made, stand))
+
+    async def _withdraw(self, uid: str) -> None:
+        if podunits.is_pods(uid):
+            await self._binder.withdraw(uid)
+        elif (owner := self._known(uid)) is not None:
+            await self._patch(owner, {"nomination": None})
+
+    async def _nominate_one(self, nomination: facts.Nomination) -> bool:
+        """Whether it is written down."""
+        if podunits.is_pods(nomination.unit):
+            return await self._binder.nominate(nomination)
+        owner = self._known(nomination.unit)
+        if owner is None:
+            return False
+        patch = records.nominate(owner, nomination.seats, self._epoch)
+        return patch is None or await self._patch(owner, patch)
 
     async def _evict(self, eviction: facts.Eviction) -> None:
         owner = self._known(eviction.unit)
@@ -441,25 +448,30 @@ class Scheduler:
                 for new, pod in self._binder.unsaid(key, verdict, is_head=place is not None):
                     yield new, pod, key
 
-    async def _tell(self) -> float | None:
-        """As much as may be told now; when to come for the rest."""
+    async def _tell(self, most: int) -> float | None:
+        """As much as may be told now, at most so many in a second; when to come for the rest."""
         while self._unsaid or self._has_more_to_tell():
-            pause = self._pace.pause()
+            pause = self._pace.pause(most)
             if pause > 0:
                 return self._now().timestamp() + pause
-            uid, words = self._unsaid.pop()
-            if podunits.is_pods(uid):
-                self._pace.count()
-                await self._binder.tell(uid, words.reason, words.message)
-                continue
-            owner = self._picture.run(uid)
-            if owner is None or uid in self._missed or not snapshots.waits(owner):
-                continue
-            patch = _differences(owner, words)
-            if patch:
-                self._pace.count()
-                await self._patch(owner, patch)
+            # All at once: the next decision waits for them.
+            count = self._pace.allowed(most)
+            now, self._unsaid = self._unsaid[-count:], self._unsaid[:-count]
+            await all_of((self._tell_one(uid, words) for uid, words in reversed(now)), AT_ONCE)
         return None
+
+    async def _tell_one(self, uid: str, words: Words) -> None:
+        if podunits.is_pods(uid):
+            self._pace.count()
+            await self._binder.tell(uid, words.reason, words.message)
+            return
+        owner = self._picture.run(uid)
+        if owner is None or uid in self._missed or not snapshots.waits(owner):
+            return
+        patch = _differences(owner, words)
+        if patch:
+            self._pace.count()
+            await self._patch(owner, patch)
 
     def _has_more_to_tell(self) -> bool:
         if self._untold is not None:
@@ -467,6 +479,11 @@ class Scheduler:
             if not self._unsaid:
                 self._untold = None
         return bool(self._unsaid)
+
+    async def _patch_all(self, told: Iterable[tuple[Run, dict[str, Any] | None]]) -> None:
+        """Those of whom there is something to say."""
+        due = ((owner, status) for owner, status in told if status is not None)
+        await all_of((self._patch(owner, status) for owner, status in due), AT_ONCE)
 
     async def _patch(self, owner: Run, status: dict[str, Any]) -> bool:
         version = {"resourceVersion": owner.metadata.resource_version}
@@ -492,18 +509,23 @@ def _by_kind(decided: Iterable[D]) -> tuple[list[D], list[D]]:
 
 
 class _Pace:
-    """At most so many in any second."""
+    """When the last words were told."""
 
     def __init__(self, most: int, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._times: collections.deque[float] = collections.deque(maxlen=most)
         self._due = 0.0
 
-    def pause(self) -> float:
-        """Seconds until one more may be counted."""
-        if len(self._times) < (self._times.maxlen or 0):
+    def pause(self, most: int) -> float:
+        """Seconds until one more may be counted, if at most so many may in a second."""
+        if len(self._times) < most:
             return 0.0
-        return max(0.0, self._times[0] + 1.0 - self._clock())
+        return max(0.0, self._times[-most] + 1.0 - self._clock())
+
+    def allowed(self, most: int) -> int:
+        """How many may be counted now."""
+        now = self._clock()
+        return most - sum(now < each + 1.0 for each in self._times)
 
     def count(self) -> None:
         self._times.append(self._clock())

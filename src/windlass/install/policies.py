@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from windlass.install import names, rights
 from windlass.install.names import Object
+from windlass.kinds import rules, run
 from windlass.server import platformpaths
 
 _GROUP = "admissionregistration.k8s.io/v1"
@@ -78,9 +79,35 @@ def priorities() -> Iterator[Object]:
 
 def admission() -> Iterator[Object]:
     """What the embedded server sees to itself: names that are the caller's, queues that are his."""
+    yield from changes()
     yield from _users()
     yield from _budgets()
     yield from _queues()
+
+
+def changes() -> Iterator[Object]:
+    """What may not change in an object, judged only when more than its status is written."""
+    for kind in dict.fromkeys(change.kind for change in rules.CHANGES):
+        resource = kind.resource.plural
+        yield from _policy(_GROUP, "Validating", f"windlass-changes-of-{resource}", {
+            "matchConstraints": _matching(resource, "UPDATE"),
+            "failurePolicy": "Fail",
+            "validations": [_kept(each) for each in rules.CHANGES if each.kind is kind],
+        }, {"validationActions": ["Deny"]})  # fmt: skip
+
+
+def _kept(change: rules.Change) -> Object:
+    if change.struct is run.Role:
+        broken = f"!({change.cel.format(new='r', old='o')})"
+        return {
+            "expression": "object.spec.roles.all(r, !oldObject.spec.roles.exists(o, "
+            f"o.name == r.name && {broken}))",
+            "message": f"spec.roles[].{change.path}: {change.message}",
+        }
+    return {
+        "expression": change.cel.format(new="object.spec", old="oldObject.spec"),
+        "message": f"spec.{change.path}: {change.message}",
+    }
 
 
 def _users() -> Iterator[Object]:

@@ -1,8 +1,12 @@
 """Rules of our own kinds that span several fields.
 
-Each rule is written twice, side by side: as CEL, which a cluster's API server enforces through the
-CRD, and as Python, which the embedded server and the CLI enforce; both say the same words. The
-tests hold them to the same verdicts. What CEL cannot tell (does a time zone exist?) is Python only.
+Each rule is written twice, side by side: as CEL, which a cluster's API server enforces, and as
+Python, which the embedded server and the CLI enforce; both say the same words. The tests hold them
+to the same verdicts. What CEL cannot tell (does a time zone exist?) is Python only.
+
+What must hold for an object stands in its CRD. What must hold between an object and what it was
+stands in an admission policy (`install.policies`): a server judges the rules of a CRD at every
+write, also of a status, and most writes of a Run are of its status.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import cronsim
 import msgspec
 
 from windlass.kinds import cronrun, pricelist, quantity, queue, run
+from windlass.kinds.meta import Object
 
 Json = dict[str, Any]
 
@@ -39,18 +44,15 @@ class Rule:
 class Change:
     """Something that must hold between an object's parts before and after an update."""
 
-    kind: type[msgspec.Struct]
+    kind: type[Object]
     """Only in objects of this kind: a CronRun's template, though a RunSpec too, may change."""
     struct: type[msgspec.Struct]
     path: str
     """The field of the struct that it is about."""
     message: str
     holds: Callable[[Json, Json], bool]
-    cel: str = ""
-    """Of the struct. Each look at a field costs an API server about as much as the struct is wide,
-    and it looks at every write, also of a status: whatever can be said of the field alone is."""
-    field_cel: str = ""
-    """Of the field itself; asked only if it is there before and after."""
+    cel: str
+    """Of the struct before, `{old}`, and after, `{new}`."""
 
 
 NAMED_SCHEDULES: Final = {
@@ -235,23 +237,13 @@ def _unchanged(name: str) -> Callable[[Json, Json], bool]:
 
 
 def _fixed(
-    kind: type[msgspec.Struct], struct: type[msgspec.Struct], message: str, names: Iterable[str]
+    kind: type[Object], struct: type[msgspec.Struct], message: str, names: Iterable[str]
 ) -> list[Change]:
-    """One rule per field that may not change; that it stays there, or away, is one of the struct
-    unless it is always there."""
-    optional = {field.encode_name for field in msgspec.structs.fields(struct) if _optional(field)}
+    """One rule per field that may not change, nor come or go."""
+    same = "has({{new}}.{0}) ? has({{old}}.{0}) && {{new}}.{0} == {{old}}.{0} : !has({{old}}.{0})"
     return [
-        Change(
-            kind, struct, name, message, _unchanged(name),
-            cel=f"has(self.{name}) == has(oldSelf.{name})" if name in optional else "",
-            field_cel="self == oldSelf",
-        )
-        for name in names
-    ]  # fmt: skip
-
-
-def _optional(field: msgspec.structs.FieldInfo) -> bool:
-    return not field.required and field.default is None
+        Change(kind, struct, name, message, _unchanged(name), same.format(name)) for name in names
+    ]
 
 
 def _living(struct: type[msgspec.Struct]) -> list[Change]:
@@ -279,11 +271,11 @@ CHANGES: Final[tuple[Change, ...]] = (
     Change(
         run.Run, run.RunSpec, "stop", "a stopped Run cannot go on; submit it again",
         lambda new, old: not old.get("stop") or bool(new.get("stop")),
-        cel="!has(oldSelf.stop) || !oldSelf.stop || (has(self.stop) && self.stop)",
+        "!has({old}.stop) || !{old}.stop || (has({new}.stop) && {new}.stop)",
     ),
     Change(
         run.Run, run.RunSpec, "roles",
         "roles cannot be added, removed or renamed after the Run was created; make a new Run",
-        _same_roles, field_cel="self.map(r, r.name) == oldSelf.map(r, r.name)",
+        _same_roles, "{new}.roles.map(r, r.name) == {old}.roles.map(r, r.name)",
     ),
 )  # fmt: skip

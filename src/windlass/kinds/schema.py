@@ -67,7 +67,7 @@ def crd(kind: type[Object]) -> Json:
 
 def structural(kind: type[Object]) -> Json:
     """The structural schema of one of our kinds: no references, nothing a CRD may not hold."""
-    root = _structural(nodes.of_kind(kind), kind)
+    root = _structural(nodes.of_kind(kind))
     root["properties"] = {
         "apiVersion": {"type": "string", "description": _API_VERSION},
         "kind": {"type": "string", "description": _KIND},
@@ -77,45 +77,31 @@ def structural(kind: type[Object]) -> Json:
     return root
 
 
-def _structural(node: Node, kind: type[Object]) -> Json:
+def _structural(node: Node) -> Json:
     schema = _basics(node)
     if node.type == "object":
-        schema |= _object(node, lambda inner: _structural(inner, kind))
-        for change in _changes(node, kind):
-            if change.field_cel:
-                told = _validation(change.field_cel, change.message, "")
-                field = schema["properties"][change.path]
-                field.setdefault("x-kubernetes-validations", []).append(told)
+        schema |= _object(node, _structural)
     elif node.type == "any":
         schema["x-kubernetes-preserve-unknown-fields"] = True
     if node.items is not None:
         inner = "items" if node.type == "array" else "additionalProperties"
-        schema[inner] = _structural(node.items, kind)
+        schema[inner] = _structural(node.items)
     if node.list_key:
         schema |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [node.list_key]}
-    found = _validations(node, kind)
+    found = _validations(node)
     return schema | ({"x-kubernetes-validations": found} if found else {})
 
 
-def _validations(node: Node, kind: type[Object]) -> list[Json]:
+def _validations(node: Node) -> list[Json]:
     found = [
         _validation(rule.cel, rule.message, rule.path)
         for rule in rules.RULES
         if rule.struct is node.struct and rule.cel
     ]
-    found += [
-        _validation(change.cel, change.message, change.path)
-        for change in _changes(node, kind)
-        if change.cel
-    ]
     if node.keys is not None and node.keys.pattern:
         cel = f"self.all(k, size(k) <= {node.keys.max_size} && k.matches('{node.keys.pattern}'))"
         found.append(_validation(cel, f"each name must {node.keys.must}", ""))
     return found
-
-
-def _changes(node: Node, kind: type[Object]) -> list[rules.Change]:
-    return [each for each in rules.CHANGES if each.struct is node.struct and each.kind is kind]
 
 
 def _validation(cel: str, message: str, path: str) -> Json:

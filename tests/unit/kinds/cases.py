@@ -6,7 +6,7 @@ import copy
 import dataclasses
 from typing import Any
 
-from windlass.kinds import cronrun, queue, run
+from windlass.kinds import cronrun, pricelist, queue, run
 from windlass.kinds.meta import Object
 
 Json = dict[str, Any]
@@ -40,6 +40,13 @@ def queue_object(**spec: Any) -> Json:
     return _object(queue.Queue, spec)
 
 
+def price_list(**spec: Any) -> Json:
+    entries = [{"device": "machine", "rented": {"perHour": "1.50"}}]
+    return _object(
+        pricelist.PriceList, {"effectiveFrom": "2036-01-01T00:00:00Z", "entries": entries} | spec
+    )
+
+
 def named(value: Json, name: str) -> Json:
     return value | {"metadata": value["metadata"] | {"name": name}}
 
@@ -60,7 +67,10 @@ def _object(kind: type[Object], spec: Json) -> Json:
     return head | {"spec": spec}
 
 
-KINDS: dict[str, type[Object]] = {"Run": run.Run, "CronRun": cronrun.CronRun, "Queue": queue.Queue}
+KINDS: dict[str, type[Object]] = {
+    "Run": run.Run, "CronRun": cronrun.CronRun, "Queue": queue.Queue,
+    "PriceList": pricelist.PriceList,
+}  # fmt: skip
 
 GOOD: dict[str, Json] = {
     "minimal run": run_object(),
@@ -302,4 +312,17 @@ CHANGES: dict[str, Change] = {
         cron_run(), cron_run(template={"spec": run_spec(roles=[{"command": ["false"]}])}), "",
     ),
     "parent of a queue": (queue_object(), queue_object(parent="other"), ""),
+    "nothing of a price list": (price_list(), price_list(), ""),
+    "a price": (
+        price_list(), price_list(entries=[{"device": "machine", "rented": {"perHour": "2"}}]),
+        "spec.entries",
+    ),
+    "minReplicas taken away": (role(replicas=2, minReplicas=1), role(replicas=2), ""),
+    "env taken away": (role(env={"A": "1"}), role(), "spec.roles[0].env"),
 }  # fmt: skip
+
+REFUSED_CHANGES: dict[type[Object], tuple[Json, Json]] = {
+    run.Run: (named(run_object(), "judged"), run_object(framework="mpi")),
+    pricelist.PriceList: (named(price_list(), "judged"), price_list(currency="USD")),
+}
+"""Of each kind of which something may not change, one change that is refused."""
