@@ -148,8 +148,8 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
         made.stop()
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
+def until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
+    deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"it never came to this: {what}"
         time.sleep(0.02)

@@ -3,6 +3,7 @@ the server killed on the way."""
 
 from __future__ import annotations
 
+import datetime
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tests.embedded.test_skeleton import until
 from tests.endtoend.engines import Embedded, only_with_images
 from tests.unit.cli.invoking import Result, invoke
 from windlass.cli import exits
+from windlass.kinds import times
 
 HOLD = "echo once >> {here}/starts; while [ ! -e {here}/go ]; do sleep 0.05; done"
 
@@ -125,6 +127,50 @@ def test_nodes_are_there_whether_anybody_holds_them_or_not(engine: Embedded, cli
     fleet = cli.json("usage", "--fleet")
     assert {point["device"] for point in fleet["points"]} >= {"machine"}
     assert "machine" in cli.ok("usage", "--fleet").out
+
+
+def test_the_fleets_series_tells_what_is_held_used_and_waited_for(
+    engine: Embedded, cli: Cli, tmp_path: Path
+) -> None:
+    own = engine.at(tmp_path)
+    own.submit("busy", "while [ ! -e {here}/go ]; do :; done")
+    own.wait_phase("busy", "Running")
+    own.submit("waits", "true", role={"devices": [{"kind": "npu", "count": 2}]})
+    until(lambda: not cli.json("usage", "--verify").get("missing"), "what runs is written down")
+    engine.server.restart(hard=True)  # a ledger looks when its life begins, then every minute
+    found: dict[str, dict[str, Any]] = {}
+    lately = times.seconds(times.now() - datetime.timedelta(minutes=10))
+    fleet = ("usage", "--fleet", "--since", lately)
+
+    def told() -> bool:
+        for point in cli.json(*fleet)["points"]:
+            if point["device"] == "npu" or "waiting" in point:  # somebody looked
+                found[point["device"]] = point
+        mine = found.get("cpu", {}).get("teams", {}).get("default", {})
+        return (
+            "npu" in found
+            and mine.get("held", 0) > 0
+            and (engine.images or mine.get("used", 0) > 0)
+        )
+
+    until(told, "the fleet is told", 180)
+    (tmp_path / "go").touch()
+    own.wait_phase("busy", "Succeeded")
+    assert found["npu"]["waiting"] > 0
+    assert found["npu"]["teams"]["default"]["waiting"] > 0
+    assert found["machine"]["present"] > 0
+    if engine.images:  # this cluster has no metrics-server: what nobody measures is not told
+        assert not any("used" in point for point in found.values())
+        assert "where nothing measures it" in cli.ok(*fleet).err
+    else:
+        assert 0 < found["machine"]["used"] <= found["machine"]["measured"] == 1
+    assert "default" in cli.ok(*fleet, "--by", "team").out
+    page = tmp_path / "fleet.html"
+    cli.ok(*fleet, "--statement", "html", "-o", str(page))
+    assert "<svg" in page.read_text()
+    assert "from,device,team" in cli.ok(*fleet, "--statement", "csv").out
+    assert cli(*fleet, "--by", "user").code == exits.USAGE
+    cli.ok("delete", "run", "waits")
 
 
 def test_teams_queues_statements_and_budgets(engine: Embedded, cli: Cli, tmp_path: Path) -> None:

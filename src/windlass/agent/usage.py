@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from windlass.agent import cgroups, containers, procfs
+from windlass.agent import activity, cgroups, containers, procfs
 from windlass.agent.cgroups import Usage
 from windlass.agent.orders import RECORD
 from windlass.kinds import times
@@ -41,6 +41,8 @@ class Measured:
     at: str
     usage: Usage
     containers: list[ContainerUsage]
+    devices: dict[str, float] = dataclasses.field(default_factory=dict)
+    """How much of the time each worked; only those whose driver says so."""
 
 
 class Meter:
@@ -61,7 +63,8 @@ class Meter:
                     used = self._of(folder, container.name, shim)
                     key = (record["namespace"], record["name"], folder.name, container.name)
                     found.append(ContainerUsage(*key, used))
-        return Measured(self._node, times.micros(times.now()), node_usage(), found)
+        now = times.micros(times.now())
+        return Measured(self._node, now, node_usage(), found, activity.devices())
 
     def _of(self, folder: Path, name: str, shim: int) -> Usage:
         if self._groups is not None:
@@ -114,6 +117,12 @@ def exposition(measured: Measured) -> str:
         "# TYPE node_memory_working_set_bytes gauge",
         f"node_memory_working_set_bytes {node.memory}",
     ]
+    if measured.devices:
+        lines.append("# TYPE windlass_device_active_ratio gauge")
+        lines += [
+            f'windlass_device_active_ratio{{device="{name}"}} {part}'
+            for name, part in sorted(measured.devices.items())
+        ]
     columns = (
         ("container_cpu_usage_seconds_total", "counter", lambda u: f"{u.cpu_seconds:.3f}"),
         ("container_memory_working_set_bytes", "gauge", lambda u: u.memory),
@@ -137,10 +146,9 @@ def summary(measured: Measured) -> dict[str, Any]:
         ref = {"name": each.pod, "namespace": each.namespace, "uid": each.uid}
         pod = pods.setdefault(each.uid, {"podRef": ref, "containers": []})
         pod["containers"].append({"name": each.container, **_stats(each.usage, measured.at)})
-    return {
-        "node": {"nodeName": measured.node, **_stats(measured.usage, measured.at)},
-        "pods": list(pods.values()),
-    }
+    node = {"nodeName": measured.node, **_stats(measured.usage, measured.at)}
+    node["windlass"]["devices"] = measured.devices
+    return {"node": node, "pods": list(pods.values())}
 
 
 def _stats(used: Usage, at: str) -> dict[str, Any]:

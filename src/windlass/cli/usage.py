@@ -26,6 +26,8 @@ _AMOUNTS = ("used", "borrowed", "lent", "waiting")
         "windlass usage --run train                      what one run held and cost",
         "windlass usage --statement html -o october.html --month 2026-10",
         "windlass usage --fleet --since 2026-11-01T00:00:00Z",
+        "windlass usage --fleet --by team                held, used, borrowed, lent, waiting",
+        "windlass usage --fleet --statement html -o fleet.html",
         "windlass usage --verify                         does it add up?",
     )
 )
@@ -37,10 +39,17 @@ _AMOUNTS = ("used", "borrowed", "lent", "waiting")
 @click.option("--month", default="", metavar="YYYY-MM", help="[default: this month]")
 @click.option("--since", default="", metavar="TIME", help="Not a month: 2026-01-01T10:20:00Z.")
 @click.option("--until", default="", metavar="TIME", help="With --since. [default: now]")
-@click.option("--by", default="", metavar="NAMES", help="team,user,queue,run,device,form.")
+@click.option(
+    "--by",
+    default="",
+    metavar="NAMES",
+    help="team,user,queue,run,device,form; with --fleet: model or team.",
+)
 @click.option("--top", type=click.IntRange(1, 10000), default=None, help="Only the largest.")
 @click.option(
-    "--statement", type=click.Choice(("text", "csv", "html")), help="The team's month as a page."
+    "--statement",
+    type=click.Choice(("text", "csv", "html")),
+    help="The team's month, or the fleet, as a page.",
 )
 @click.option("-o", "--output", default="", metavar="FILE", help="Write the statement there.")
 @click.option("--fleet", is_flag=True, help="All devices over time, for administrators.")
@@ -58,18 +67,23 @@ def usage(
     **asked: Any,
 ) -> int:
     """Who held what, from when to when, and what it cost."""
-    if sum((everybody or bool(team), fleet, verify)) > 1 or (statement and (fleet or verify)):
+    if sum((everybody or bool(team), fleet, verify)) > 1 or (statement and (verify or everybody)):
         raise exits.CliError(
             "These cannot be asked together.", "Use one of --team, --all, --fleet, --verify.",
             exits.USAGE,
         )  # fmt: skip
+    by = asked.pop("by") if fleet else ""
+    if by not in ("", "model", "team"):
+        raise exits.CliError(
+            f"The fleet is not told by {by}.", "Use --by model or --by team.", exits.USAGE
+        )
     query = [(name, str(value)) for name, value in asked.items() if value]
     what = "fleet" if fleet else "verify" if verify else "statement" if statement else "usage"
 
     async def work(session: client.Session) -> dict[str, Any] | str:
-        if everybody or fleet or verify:
-            return await session.read(f"{client.PLATFORM}/{what}", query)
         place = f"{client.PLATFORM}/namespaces/{team or session.namespace}/{what}"
+        if everybody or fleet or verify:
+            place = f"{client.PLATFORM}/{what}"
         if statement in (None, "text"):
             return await session.read(place, query)
         told = [*query, ("format", statement)]
@@ -84,7 +98,7 @@ def usage(
     elif verify:
         return _show_verdict(out, told)
     elif fleet:
-        _show_fleet(out, told)
+        _show_fleet(out, told, by)
     elif statement:
         _show_statement(out, told)
     else:
@@ -125,28 +139,38 @@ def _show_verdict(out: Output, told: dict[str, Any]) -> int:
     return exits.OK if told["holds"] else exits.FAILED
 
 
-def _show_fleet(out: Output, told: dict[str, Any]) -> None:
+def _show_fleet(out: Output, told: dict[str, Any], by: str) -> None:
     out.result(told, names=[point["at"] for point in told["points"]])
-    out.table(
-        ["FROM", "DEVICE", "THERE", "HELD", "IDLE", "TEAMS"],
-        [
-            [point["at"], point["device"], f"{point['present']:g}", f"{point['held']:g}",
-             f"{point['idle']:g}",
-             " ".join(f"{name}={held:g}" for name, held in sorted(point["teams"].items())) or "-"]
-            for point in told["points"]
-        ],
-    )  # fmt: skip
+    if by == "team":
+        header = ["FROM", "TEAM", "DEVICE", "HELD", "USED", "BORROWED", "LENT", "WAITING"]
+        rows = [
+            [point["at"], name, point["device"], *_told(team, "held", *_AMOUNTS)]
+            for point in told["points"] for name, team in sorted(point["teams"].items())
+        ]  # fmt: skip
+    else:
+        header = ["FROM", "DEVICE", "THERE", "HELD", "USED", "IDLE", "BORROWED", "LENT", "WAITING"]
+        words = ("present", "held", "used", "idle", "borrowed", "lent", "waiting")
+        rows = [[point["at"], point["device"], *_told(point, *words)] for point in told["points"]]
+    out.table(header, rows)
+    dark = {p["device"] for p in told["points"] if p["present"] and "used" not in p}
+    dark -= {p["device"] for p in told["points"] if "used" in p}
+    if dark:
+        out.hint(f"USED is - where nothing measures it: {', '.join(sorted(dark))}.")
     latest: dict[tuple[str, str], dict[str, Any]] = {}
     for each in told["queues"]:
         latest[each["queue"], each["resource"]] = each
     if latest:
         out.table(
-            ["QUEUE", "RESOURCE", "USED", "BORROWED", "LENT", "WAITING"],
+            ["QUEUE", "RESOURCE", "HELD", "BORROWED", "LENT", "WAITING"],
             [
-                [name, resource, *(f"{each[key]:g}" for key in _AMOUNTS)]
+                [name, resource, *_told(each, *_AMOUNTS)]
                 for (name, resource), each in sorted(latest.items())
             ],
         )
+
+
+def _told(amounts: dict[str, Any], *names: str) -> list[str]:
+    return [f"{amounts[name]:g}" if name in amounts else "-" for name in names]
 
 
 def _show_statement(out: Output, told: dict[str, Any]) -> None:

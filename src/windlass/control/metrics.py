@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 Labels = tuple[str, ...]
 
@@ -91,6 +91,10 @@ class Gauge(_Numbers):
 
     def set(self, *labels: str, to: float) -> None:
         self._values[self._checked(labels)] = to
+
+    def replace(self, values: Mapping[Labels, float]) -> None:
+        """These and no others: what is not told any more is gone."""
+        self._values = {self._checked(labels): value for labels, value in values.items()}
 
 
 @dataclasses.dataclass(slots=True)

@@ -75,6 +75,8 @@ CLUSTER: dict[str, tuple[Rule, ...]] = {
         (("list",), ("cronruns.windlass.dev",)),
         # The ledger: prices, what is written down need not be kept, and what is left of budgets.
         (_FOLLOW, ("pricelists.windlass.dev",)),
+        # What nodes and pods use, where the cluster measures it.
+        (("list",), ("nodes.metrics.k8s.io", "pods.metrics.k8s.io")),
         (("create", "patch"), ("events",)),
         (("patch",), ("runs.windlass.dev", "runs.windlass.dev/status")),
         (("patch",), ("queues.windlass.dev/status",)),

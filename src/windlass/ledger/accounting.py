@@ -203,7 +203,6 @@ def prune(book: Book, intervals_before: int, charges_before: int) -> None:
         if cut > _mark(connection, PRUNED):
             for table in (schema.interval, schema.presence):
                 connection.execute(table.delete().where(table.c.ended <= cut))
-            connection.execute(schema.sample.delete().where(schema.sample.c.at < cut))
             _put_mark(connection, PRUNED, cut)
         day = min(charges_before, settled) // DAY
         if day * DAY > _mark(connection, FORGOTTEN):

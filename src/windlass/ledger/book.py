@@ -255,10 +255,6 @@ class Book:
         with self._begin() as connection:
             return bool(bulk.insert_named(connection, schema.override, [dict(row)]))
 
-    def add_samples(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        with self._begin() as connection:
-            bulk.insert_named(connection, schema.sample, [dict(row) for row in rows])
-
     def get_mark(self, name: str) -> int | None:
         with self.engine.connect() as connection:
             return _mark(connection, name)

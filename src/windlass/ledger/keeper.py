@@ -15,21 +15,20 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-import fractions
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 import sqlalchemy as sa
 
 from windlass.control import holding, leader, members, metrics, snapshots
 from windlass.control.views import Views
-from windlass.kinds import kubernetes, meta, quantity, queue, times
+from windlass.kinds import kubernetes, meta, times
 from windlass.kinds.run import Run
-from windlass.ledger import accounting, calendar, reading
+from windlass.ledger import accounting, reading
 from windlass.ledger.book import BEGUN, OBSERVED, Book
-from windlass.ledger.facts import WHOLE, Gap, Hold, Member
+from windlass.ledger.facts import Gap, Hold, Member
 from windlass.store import client, errors
 
 log = logging.getLogger(__name__)
@@ -43,8 +42,6 @@ LATE = 600
 """Seconds after midnight before the day is added up."""
 KEEP_INTERVALS = 400 * 86400
 KEEP_CHARGES = 800 * 86400
-SAMPLE_EVERY = 300
-"""Seconds between samples of what queues lend and wait for, and between looks at the month."""
 _MOST = 500
 """Runs in one transaction."""
 _PAUSE = 5.0
@@ -83,20 +80,6 @@ class Keeper:
         )
         self._behind = registry.gauge(
             "windlass_ledger_behind", "Objects whose changes are not written down yet."
-        )
-        self._sampled = 0
-        month = "this calendar month (UTC)"
-        self._hours = registry.gauge(
-            "windlass_usage_device_hours", f"Held by a team, {month}.", ("team", "device")
-        )
-        self._costs = registry.gauge(
-            "windlass_usage_cost_units", f"What a team's usage cost, {month}.", ("team",)
-        )
-        self._idle_hours = registry.gauge(
-            "windlass_idle_device_hours", f"Held by nobody, {month}.", ("device",)
-        )
-        self._idle_costs = registry.gauge(
-            "windlass_idle_cost_units", f"What idle devices cost, {month}.", ("device",)
         )
         self._failing = registry.gauge(
             "windlass_ledger_failing", "1 while the ledger's database cannot be written."
@@ -370,31 +353,8 @@ class Keeper:
     def _look_around(self) -> None:
         now = self._unix()
         self._book.set_mark(OBSERVED, now)
-        if now // SAMPLE_EVERY != self._sampled // SAMPLE_EVERY:
-            self._sampled = now
-            self._book.add_samples(samples(self._views.queues, self._views.runs, now))
-            self._tell_month(now)
         if accounting.settle(self._book, now - LATE):
             accounting.prune(self._book, now - KEEP_INTERVALS, now - KEEP_CHARGES)
-
-    def _tell_month(self, now: int) -> None:
-        """Metrics of this month so far."""
-        start, _ = calendar.period(now, "month")
-        account = accounting.between(self._book, start, now)
-        hours: dict[tuple[str, str], int] = {}
-        costs: dict[str, int] = {}
-        for (who, kind, model, _), total in account.sums.items():
-            key = who.team, f"{kind}/{model}" if model else kind
-            hours[key] = hours.get(key, 0) + total.held
-            costs[who.team] = costs.get(who.team, 0) + total.cost
-        for (team, device), held in hours.items():
-            self._hours.set(team, device, to=held / WHOLE / 3600)
-        for team, cost in costs.items():
-            self._costs.set(team, to=cost / 1e9)
-        for (kind, model), there in account.hardware.items():
-            device = f"{kind}/{model}" if model else kind
-            self._idle_hours.set(device, to=there.free / WHOLE / 3600)
-            self._idle_costs.set(device, to=there.idle / 1e9)
 
     # --- what wakes it
 
@@ -430,42 +390,6 @@ class Keeper:
 
     def _show(self) -> None:
         self._behind.set(to=len(self._runs) + len(self._pods))
-
-
-def samples(queues: Iterable[queue.Queue], runs: Iterable[Run], now: int) -> list[dict[str, Any]]:
-    """What queues hold, borrow and lend, and what runs that wait in them ask for."""
-    listed = list(queues)
-    owners = snapshots.homes(listed)
-    waiting: dict[tuple[str, str], int] = {}
-    for owner in runs:
-        if not snapshots.waits(owner) or owner.spec.suspend:
-            continue
-        name = snapshots.queue_of(owner, owners)
-        for role in owner.spec.roles:
-            asked = {"cpu": members.needs(role)["cpu"]}
-            for device in role.devices or ():
-                share = fractions.Fraction(device.share or 1)
-                asked[device.kind] = asked.get(device.kind, 0) + int(
-                    1000 * share * (device.count or 1)
-                )
-            for resource, amount in asked.items():
-                key = name, resource
-                waiting[key] = waiting.get(key, 0) + amount * role.replicas
-    rows = []
-    for each in listed:
-        told = {
-            "used": each.status.used,
-            "borrowed": each.status.borrowed,
-            "lent": each.status.lent,
-        }
-        names = {name for amounts in told.values() for name in amounts or ()}
-        names |= {resource for name, resource in waiting if name == each.name}
-        for resource in sorted(names - {"memory", "pods"}):
-            row: dict[str, Any] = {"at": now, "queue": each.name, "resource": resource}
-            for word, amounts in told.items():
-                row[word] = quantity.milli((amounts or {}).get(resource, "0"))
-            rows.append({**row, "waiting": waiting.get((each.name, resource), 0)})
-    return rows
 
 
 def _is_ending(changed: Run) -> bool:

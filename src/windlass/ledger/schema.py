@@ -6,7 +6,8 @@
     price_list                   every list that ever counted, whole
     gap                          times of which not everything can be known
     override                     who let a queue go on although its budget was used up
-    sample                       what queues used, lent and waited for, every few minutes
+    queue_sample, fleet_sample   what queues and teams used, lent and waited for, looked at every
+                                 minute; old ones are put together (`ledger.samples`)
     charge, daily, hardware      roll-ups of days that are over: made from the above, made again
                                  when something about such a day becomes known late
     mark                         single numbers: until when it was observed, until when settled
@@ -30,7 +31,7 @@ from sqlalchemy import (
 )
 
 metadata = MetaData()
-VERSION = "0001"
+VERSION = "0002"
 """The last step of `ledger.migrations`."""
 # SQLite counts up by itself only in a column of type INTEGER.
 Id = BigInteger().with_variant(Integer, "sqlite")
@@ -144,15 +145,28 @@ override = Table(
     UniqueConstraint("queue", "until", "reason", "by"),
 )  # fmt: skip
 
-sample = Table(
-    "sample", metadata,
+
+def _sampled(*amounts: str) -> list[Column[object]]:
+    """Each amount is in thousandths, times the seconds that it stands for: they can be added."""
+    return [Column(name, BigInteger, nullable=False) for name in ("seconds", *amounts)]
+
+
+queue_sample = Table(
+    "queue_sample", metadata,
+    Column("span", Integer, primary_key=True),
     Column("at", BigInteger, primary_key=True),
     Column("queue", String(256), primary_key=True),
     Column("resource", String(128), primary_key=True),
-    Column("used", BigInteger, nullable=False),
-    Column("borrowed", BigInteger, nullable=False),
-    Column("lent", BigInteger, nullable=False),
-    Column("waiting", BigInteger, nullable=False),
+    *_sampled("used", "borrowed", "lent", "waiting"),
+)  # fmt: skip
+
+fleet_sample = Table(
+    "fleet_sample", metadata,
+    Column("span", Integer, primary_key=True),
+    Column("at", BigInteger, primary_key=True),
+    Column("team", String(64), primary_key=True),
+    Column("device", String(128), primary_key=True),
+    *_sampled("present", "used", "measured", "borrowed", "lent", "waiting"),
 )  # fmt: skip
 
 charge = Table(

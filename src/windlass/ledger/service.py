@@ -10,7 +10,7 @@ import argparse
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,6 +18,7 @@ from windlass.control import leader, metrics, sets, views
 from windlass.store import client, errors
 
 if TYPE_CHECKING:
+    from windlass.ledger.activity import Meter
     from windlass.ledger.book import Book
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,8 @@ class Ledger:
         self._url = url
         self._book: Book | None = None
         self._opening = asyncio.Lock()
+        self.meter: Meter | None = None
+        """Who tells what nodes and pods use; None: nobody."""
 
     def controllers(self) -> type[sets.Set]:
         """What runs in a leader's term: a set of its own, beside the others or alone."""
@@ -117,21 +120,23 @@ class _Kept(sets.Set):
         return
 
     def loops(self) -> sets.Loops:
-        return {self.name: self._run, "budgets": self._budgets}
+        return {self.name: self._run, "budgets": self._budgets, "samples": self._samples}
 
     async def _run(self) -> None:
         book = await self._opened()
         from windlass.ledger.keeper import Keeper
 
-        while True:
-            try:
-                await Keeper(self._store, self._seen, book, self._registry).run()
-            except leader.LeadershipLostError:
-                raise
-            except Exception:
-                # A defect here must not end the term of those who schedule.
-                log.exception("the ledger stopped and is started again")
-                await asyncio.sleep(_PAUSE)
+        await _again(lambda: Keeper(self._store, self._seen, book, self._registry).run())
+
+    async def _samples(self) -> None:
+        book = await self._opened()
+        from windlass.ledger import activity, sampler
+
+        async def nobody() -> activity.Measured:
+            return activity.NOTHING
+
+        meter = self._ledger.meter or nobody
+        await _again(lambda: sampler.Sampler(self._seen, book, self._registry, meter).run())
 
     async def _budgets(self) -> None:
         book = await self._opened()
@@ -149,3 +154,15 @@ class _Kept(sets.Set):
                     log.warning("%s; trying again", problem)
                 told = str(problem)
                 await asyncio.sleep(_PAUSE)
+
+
+async def _again(work: Callable[[], Awaitable[None]]) -> None:
+    """A defect here must not end the term of those who schedule."""
+    while True:
+        try:
+            await work()
+        except leader.LeadershipLostError:
+            raise
+        except Exception:
+            log.exception("the ledger stopped and is started again")
+            await asyncio.sleep(_PAUSE)

@@ -6,14 +6,12 @@ The page stands alone: plots are SVG inside it, nothing is fetched.
 from __future__ import annotations
 
 import csv
-import html
 import io
-import string
 
 import msgspec
 
 from windlass.kinds import times
-from windlass.ledger import accounting, calendar, money, reports
+from windlass.ledger import accounting, calendar, money, page, reports
 from windlass.ledger.book import Book
 from windlass.ledger.facts import DAY, MACHINE, WHOLE
 from windlass.sim import charts
@@ -107,9 +105,7 @@ def as_csv(statement: Statement) -> str:
         (title, row) for title, listed in statement.tables.items() for row in listed
     )]  # fmt: skip
     for title, row in rows:
-        # A cell that begins like this would be a formula to a spreadsheet.
-        name = " ".join(row.labels.values())
-        name = f"'{name}" if name.startswith(("=", "+", "-", "@")) else name
+        name = page.cell(" ".join(row.labels.values()))
         writer.writerow(
             [statement.team, statement.month, title, name, row.device_hours, row.machine_hours,
              row.cpu_hours, row.memory_gib_hours, money.plain(row.cost_micros * 1000),
@@ -120,27 +116,6 @@ def as_csv(statement: Statement) -> str:
 
 # --- for people -----------------------------------------------------------------------------------
 
-_PAGE = string.Template("""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>$title</title>
-<style>
-:root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --line: #d0d7de; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --paper: #0d1117; --line: #30363d; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
-  max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
-table { border-collapse: collapse; width: 100%; margin: .5rem 0 1.5rem; }
-th, td { text-align: right; padding: .25rem .6rem; border-bottom: 1px solid var(--line); }
-th:first-child, td:first-child { text-align: left; }
-svg { max-width: 100%; height: auto; } svg text { fill: currentColor; font-size: 12px; }
-svg .axis, svg .grid { stroke: var(--line); } svg path { fill: none; stroke-width: 2; }
-svg .s0 { stroke: #2f81f7; } svg .s1 { stroke: #db6d28; }
-</style></head><body>
-<h1>$title</h1>
-<p>$total. Numbers of $as_of, times in UTC.</p>
-$plots
-$tables
-</body></html>
-""")
-
 
 def as_html(statement: Statement) -> str:
     title = f"{statement.team}, {statement.month}"
@@ -148,13 +123,9 @@ def as_html(statement: Statement) -> str:
     if statement.currency:
         total += f", {statement.total.cost}"
     tables = {**statement.tables, "Months": _month_rows(statement)}
-    return _PAGE.substitute(
-        title=html.escape(title),
-        total=html.escape(total),
-        as_of=html.escape(statement.as_of),
-        plots=_plots(statement),
-        tables="\n".join(_table(name, rows) for name, rows in tables.items()),
-    )
+    words = f"{total}. Numbers of {statement.as_of}, times in UTC."
+    parts = [_plots(statement), *(_table(name, rows) for name, rows in tables.items())]
+    return page.make(title, words, parts)
 
 
 def _plots(statement: Statement) -> str:
@@ -186,16 +157,13 @@ def _month_rows(statement: Statement) -> list[reports.Row]:
 
 
 def _table(title: str, rows: list[reports.Row]) -> str:
-    lines = [
-        f"<h2>{html.escape(title)}</h2>",
-        "<table><tr><th>name<th>device h<th>machine h<th>cpu h<th>GiB h<th>cost</tr>",
-    ]
+    header = ["name", "device h", "machine h", "cpu h", "GiB h", "cost"]
+    lines = []
     for row in rows:
-        name = html.escape(" ".join(value or "-" for value in row.labels.values()))
+        name = " ".join(value or "-" for value in row.labels.values())
         cells = (row.device_hours, row.machine_hours, row.cpu_hours, row.memory_gib_hours)
-        shown = "".join(f"<td>{_hours(each)}" for each in cells)
-        lines.append(f"<tr><td>{name}{shown}<td>{html.escape(row.cost or '-')}</tr>")
-    return "\n".join([*lines, "</table>"])
+        lines.append([name, *map(_hours, cells), row.cost or "-"])
+    return page.table(title, header, lines)
 
 
 def _hours(value: float) -> str:

@@ -2,7 +2,7 @@
 
     GET /apis/platform.windlass.dev/v1alpha1[/namespaces/NS]/usage?month=&by=&user=&queue=&run=&top=
     GET /apis/platform.windlass.dev/v1alpha1/namespaces/NS/statement?month=&format=json|csv|html
-    GET /apis/platform.windlass.dev/v1alpha1/fleet?since=&until=&step=
+    GET /apis/platform.windlass.dev/v1alpha1/fleet?since=&until=&step=&format=json|csv|html
     GET /apis/platform.windlass.dev/v1alpha1/verify?month=
 
 Whoever may list the runs of a namespace sees its usage; whoever may list all runs sees everybody's
@@ -79,12 +79,14 @@ class Accounts:
         if self.ledger is None:
             raise errors.NotFound("this server keeps no ledger; start it without --ledger off")
         query = request.rel_url.query
-        if asked.what == "statement":
-            return await self._statement(self.ledger, query, asked)
-        told = await {"usage": self._usage, "fleet": self._fleet, "verify": self._verify}[
-            asked.what
-        ](self.ledger, query, asked)
-        return _json(told)
+        match asked.what:
+            case "statement":
+                return await self._statement(self.ledger, query, asked)
+            case "fleet":
+                return await self._fleet(self.ledger, query)
+            case "verify":
+                return _json(await self._verify(self.ledger, query))
+        return _json(await self._usage(self.ledger, query, asked))
 
     async def _usage(self, ledger: Ledger, query: Any, asked: Question) -> dict[str, Any]:
         from windlass.ledger import reports
@@ -93,16 +95,21 @@ class Accounts:
         report = await ledger.ask(lambda book: reports.usage(book, question))
         return {"kind": "Usage", **msgspec.to_builtins(report)}
 
-    async def _fleet(self, ledger: Ledger, query: Any, _: Question) -> dict[str, Any]:
-        from windlass.ledger import fleet
+    async def _fleet(self, ledger: Ledger, query: Any) -> web.Response:
+        from windlass.ledger import fleet, fleetpage
 
+        wanted = _format(query)
         now = int(times.now().timestamp())
         start, end = _range(query, now)
         step = _number(query, "step")
-        found = await ledger.ask(lambda book: fleet.series(book, start, min(end, now), step))
-        return {"kind": "Fleet", **msgspec.to_builtins(found)}
+        found = await ledger.ask(lambda book: fleet.series(book, start, min(end, now), now, step))
+        if wanted == "json":
+            return _json({"kind": "Fleet", **msgspec.to_builtins(found)})
+        return _page(
+            fleetpage.as_csv(found) if wanted == "csv" else fleetpage.as_html(found), wanted
+        )
 
-    async def _verify(self, ledger: Ledger, query: Any, _: Question) -> dict[str, Any]:
+    async def _verify(self, ledger: Ledger, query: Any) -> dict[str, Any]:
         from windlass.ledger import verifying
 
         now = int(times.now().timestamp())
@@ -139,14 +146,11 @@ class Accounts:
         now = int(times.now().timestamp())
         month = query.get("month") or calendar.month_of(now)
         _range({"month": month}, now)
-        wanted = query.get("format", "json")
-        if wanted not in ("json", "csv", "html"):
-            raise errors.BadRequest("format must be json, csv or html")
+        wanted = _format(query)
         made = await ledger.ask(lambda book: statement.make(book, asked.namespace, month, now))
         if wanted == "json":
             return _json({"kind": "Statement", **msgspec.to_builtins(made)})
-        text = statement.as_csv(made) if wanted == "csv" else statement.as_html(made)
-        return web.Response(text=text, content_type=f"text/{wanted}", charset="utf-8")
+        return _page(statement.as_csv(made) if wanted == "csv" else statement.as_html(made), wanted)
 
     # --- for other questions
 
@@ -275,6 +279,17 @@ def _number(query: Any, name: str) -> int:
     if not text.isdigit() or int(text) > 100_000:
         raise errors.BadRequest(f"{name} must be a number from 0 to 100000")
     return int(text)
+
+
+def _format(query: Any) -> str:
+    wanted = str(query.get("format", "json"))
+    if wanted not in ("json", "csv", "html"):
+        raise errors.BadRequest("format must be json, csv or html")
+    return wanted
+
+
+def _page(text: str, kind: str) -> web.Response:
+    return web.Response(text=text, content_type=f"text/{kind}", charset="utf-8")
 
 
 def _json(value: dict[str, Any]) -> web.Response:

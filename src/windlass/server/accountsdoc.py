@@ -52,7 +52,7 @@ def described() -> tuple[Json, Json]:
             "statement", "A team's month.", ("month", "format"), by_name["statement"]
         ),
         f"{root}/fleet": _path(
-            "fleet", "All devices over time.", (*_WHEN, "step"), by_name["fleet"]
+            "fleet", "All devices over time.", (*_WHEN, "step", "format"), by_name["fleet"]
         ),
         f"{root}/verify": _path("verify", "Whether it adds up.", _WHEN, by_name["verify"]),
     }

@@ -82,8 +82,10 @@ class App(Handling):
         """What runs beside the requests; ended by `stop_app`."""
 
     def keep_ledger(self, ledger: Ledger | None) -> None:
-        """Whom questions about usage are for."""
+        """Whom questions about usage are for, and whom nodes tell what they use."""
         self._platform.accounts.ledger = ledger
+        if ledger is not None:
+            ledger.meter = self._usage.measured
 
     async def stop(self) -> None:
         """Ends watches cleanly; `readyz` says so from now on."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import gc
 import logging
 import os
@@ -20,12 +21,13 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 from aiohttp import web
 
 from windlass.agent import kept as agent_kept
 from windlass.control import manager
 from windlass.kinds import kubernetes
-from windlass.ledger import service
+from windlass.ledger import activity, service
 from windlass.ledger.service import Ledger
 from windlass.server import discovery, frontproxy, handling, openapi, places, platformpaths
 from windlass.server.audit import AuditLog
@@ -54,6 +56,7 @@ class ClusterApp(Handling):
     ) -> None:
         super().__init__(audit)
         self.front = front
+        self._store = store
         self._reviews = Reviews(store)
         self._tokens = PodTokens(store)
         self._streams = Streams()
@@ -61,8 +64,10 @@ class ClusterApp(Handling):
         self.background = [*self._platform.background(), asyncio.create_task(_sweep(kept, store))]
 
     def keep_ledger(self, ledger: Ledger | None) -> None:
-        """Whom questions about usage are for."""
+        """Whom questions about usage are for, and who is told what nodes use."""
         self._platform.accounts.ledger = ledger
+        if ledger is not None:
+            ledger.meter = functools.partial(_measured, self._store)
 
     async def stop(self) -> None:
         self._stopping = True
@@ -92,6 +97,19 @@ class ClusterApp(Handling):
         if identity.pod is None:
             return _described(request, path)
         raise errors.NotFound("the server could not find the requested resource")
+
+
+async def _measured(store: KubernetesStore) -> activity.Measured:
+    """From the cluster's resource metrics (metrics-server); nothing where there are none."""
+    found = []
+    for what in ("nodes", "pods"):
+        status, _, body = await store.raw("GET", f"{activity.PATH}/{what}")
+        if status in (404, 503):  # nobody serves them, or not now
+            return activity.NOTHING
+        if status >= 300:
+            raise errors.from_status(msgspec.json.decode(body), status)
+        found.append(msgspec.json.decode(body))
+    return activity.read(found[0], found[1])
 
 
 def _described(request: web.BaseRequest, path: str) -> web.Response:

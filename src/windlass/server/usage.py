@@ -5,7 +5,8 @@
     /apis/metrics.k8s.io/v1beta1/nodes[/NAME], [namespaces/NS/]pods[/NAME]
 
 Agents count seconds of CPU; a rate needs two looks, so the last look of each node is kept, and the
-first question takes a moment longer. Nothing is asked of agents unless somebody wants to know.
+first question takes a moment longer. The ledger asks once a minute; beside that, nothing is asked
+of agents unless somebody wants to know.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import msgspec
 from aiohttp import web
 
 from windlass.kinds import kubernetes, times, wire
+from windlass.ledger import activity
 from windlass.server.access import Access
 from windlass.server.identity import Attributes, Identity
 from windlass.store import errors
@@ -29,7 +31,12 @@ from windlass.store.embedded.client import EmbeddedStore
 GROUP, VERSION = "metrics.k8s.io", "v1beta1"
 _ROOT = f"/apis/{GROUP}/{VERSION}/"
 _PAGES = ("metrics/resource", "stats/summary")
-_SHORTEST_WINDOW, _LONGEST_WINDOW = 0.3, 60.0
+_SHORTEST_WINDOW, _LONGEST_WINDOW = 0.3, 90.0
+"""Seconds between two looks. The ledger asks every minute: that minute is one window."""
+
+
+Rated = list[tuple[dict[str, Any], dict[str, Any]]]
+"""Nodes' metadata, and what they and their pods use."""
 
 
 class Reaching(Protocol):
@@ -109,17 +116,18 @@ class Usage:
         status, kind, body = await self._gateway.usage(node, asked.page)
         return web.Response(status=status, body=body, headers={"Content-Type": kind})
 
+    async def measured(self) -> activity.Measured:
+        """What all nodes and pods use, for the ledger."""
+        looks = await self._looked()
+        nodes = {"items": _nodes(looks, "")}
+        return activity.read(nodes, {"items": await self._pods(Question("pods"), "", looks)})
+
     async def _metrics(self, asked: Question, selector: str) -> dict[str, Any]:
-        nodes = [wire.to_dict(node) for node in (await self._store.list(kubernetes.Node)).items]
-        looks = await asyncio.gather(*(self._rates(node) for node in nodes))
+        looks = await self._looked()
         if asked.what == "nodes":
-            items = [
-                _item("NodeMetrics", node["metadata"], rated, {"usage": rated["node"]})
-                for node, rated in zip(nodes, looks, strict=True)
-                if rated is not None and asked.name in ("", node["metadata"]["name"])
-            ]
+            items = _nodes(looks, asked.name)
         else:
-            items = await self._pods(asked, selector, [rated for rated in looks if rated])
+            items = await self._pods(asked, selector, looks)
         if asked.name:
             if not items:
                 raise errors.NotFound(f'{asked.what}.metrics.k8s.io "{asked.name}" not found')
@@ -128,13 +136,21 @@ class Usage:
         head = {"kind": kind, "apiVersion": f"{GROUP}/{VERSION}", "metadata": {}}
         return {**head, "items": items}
 
-    async def _pods(
-        self, asked: Question, selector: str, looks: list[dict[str, Any]]
-    ) -> list[dict[str, Any]]:
+    async def _looked(self) -> Rated:
+        """What each node that answers uses now, with its metadata."""
+        nodes = [wire.to_dict(node) for node in (await self._store.list(kubernetes.Node)).items]
+        looks = await asyncio.gather(*(self._rates(node) for node in nodes))
+        return [
+            (node["metadata"], rated)
+            for node, rated in zip(nodes, looks, strict=True)
+            if rated is not None
+        ]
+
+    async def _pods(self, asked: Question, selector: str, looks: Rated) -> list[dict[str, Any]]:
         found = await self._store.list(kubernetes.Pod, asked.namespace, label_selector=selector)
         known = {pod.uid: pod for pod in found.items if asked.name in ("", pod.name)}
         items = []
-        for rated in looks:
+        for _, rated in looks:
             for uid, containers in rated["pods"].items():
                 if uid in known:
                     metadata = wire.to_dict(known[uid])["metadata"]
@@ -172,11 +188,23 @@ def _rated(before: _Look, after: _Look) -> dict[str, Any]:
     for (uid, name), stats in _containers(after.told):
         usage = _usage(old.get((uid, name)), stats, window)
         pods.setdefault(uid, []).append({"name": name, "usage": usage})
+    node = _usage(before.told["node"], after.told["node"], window)
+    for name, part in after.told["node"].get("windlass", {}).get("devices", {}).items():
+        node[activity.key_of(name)] = f"{round(1000 * part)}m"
     return {
         "window": window,
-        "node": _usage(before.told["node"], after.told["node"], window),
+        "node": node,
         "pods": pods,
     }
+
+
+def _nodes(looks: Rated, name: str) -> list[dict[str, Any]]:
+    """NodeMetrics of all nodes, or of one."""
+    return [
+        _item("NodeMetrics", metadata, rated, {"usage": rated["node"]})
+        for metadata, rated in looks
+        if name in ("", metadata["name"])
+    ]
 
 
 def _containers(told: dict[str, Any]) -> list[tuple[tuple[str, str], dict[str, Any]]]:

@@ -36,7 +36,8 @@ class Agents:
             "memory": {"workingSetBytes": 4096},
         }
         pod = {"podRef": {"uid": self.uid}, "containers": [{"name": "c", **used}]}
-        return 200, "application/json", json.dumps({"node": used, "pods": [pod]}).encode()
+        node = {**used, "windlass": {"devices": {"gpu/0": 0.37}}}
+        return 200, "application/json", json.dumps({"node": node, "pods": [pod]}).encode()
 
 
 @pytest.fixture
@@ -60,6 +61,15 @@ async def test_nodes_that_answer_are_shown(served: Served) -> None:
     assert (item["kind"], item["metadata"]["name"]) == ("NodeMetrics", "here")
     assert item["usage"]["memory"] == "4Ki"
     assert int(item["usage"]["cpu"].removesuffix("n")) > 0
+
+
+async def test_the_ledger_is_told_what_nodes_pods_and_devices_use(served: Served) -> None:
+    measured = await served.app._usage.measured()
+    assert set(measured.nodes) == {"here"}
+    here = measured.nodes["here"]
+    assert (here.memory, dict(here.devices)) == (4096, {"gpu/0": 370})
+    assert here.cpu > 0
+    assert measured.pods["default", "one"].cpu > 0
 
 
 @pytest.mark.parametrize(
