@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,22 @@ class Cli:
 
     def json(self, *words: str) -> Any:
         return json.loads(self(*words, "--json").out)
+
+    def interrupted(self, after: str, *words: str) -> Done:
+        """Ctrl-C when its output first has these words."""
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "windlass.cli.main", *words],
+            env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        assert process.stdout is not None
+        told = ""
+        for line in process.stdout:
+            told += line
+            if line.startswith(after):
+                process.send_signal(signal.SIGINT)
+                break
+        told += process.stdout.read()
+        return Done(process.wait(120), told, told)
 
     def _run(self, *words: str, seconds: float = 120) -> Done:
         done = subprocess.run(

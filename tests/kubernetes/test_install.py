@@ -202,6 +202,23 @@ def test_upgrading_what_is_not_there_says_so(kubernetes_binaries: Path) -> None:
         assert "not installed" in json.loads(done.err)["error"]["message"]
 
 
+@pytest.mark.parametrize(("command", "part"), [("install", "kinds"), ("upgrade", "settings")])
+def test_what_ctrl_c_interrupted_the_same_command_finishes(
+    plane: ControlPlane, cli: Cli, command: str, part: str
+) -> None:
+    words = (command, "--no-wait", "--image", f"registry.example/windlass:{command}")
+    done = cli.interrupted(part, *words)
+    assert done.code == 130, done.out
+    assert "Repeat the command: it goes on where it stopped" in done.out
+    cli.json(*words)
+    for each in render.parts(options.Options(image=words[-1]), render.UNMADE):
+        for obj in each.objects:
+            assert plane.rest.get(applying.path_of(obj)).status == 200, applying.title(obj)
+    path = f"/apis/apps/v1/namespaces/{names.SYSTEM}/deployments/{names.SCHEDULER}"
+    (container,) = plane.rest.get(path).json["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == words[-1]
+
+
 # --- the doctor -----------------------------------------------------------------------------------
 
 

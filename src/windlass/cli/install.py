@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import click
@@ -77,7 +77,7 @@ def install(
         _print(out, output, _options({}, given))
         return exits.OK
     limit = _seconds(timeout) if wait else 0.0
-    return client.call(target, lambda session: _install(out, session, limit, given))
+    return _step_by_step(target, lambda session: _install(out, session, limit, given))
 
 
 @base.command(
@@ -109,7 +109,7 @@ def upgrade(
             )
         return await _install(out, session, limit, given, rotate=rotate_authority, prune=True)
 
-    return client.call(target, work)
+    return _step_by_step(target, work)
 
 
 @base.command(
@@ -125,10 +125,24 @@ def uninstall(out: Output, target: base.Target, delete_data: bool, yes: bool) ->
     if not yes:
         what = "Windlass with all runs, queues and logs" if delete_data else "Windlass"
         out.confirm(f"Remove {what} from the cluster?", "--yes")
-    return client.call(target, lambda session: _uninstall(out, session, delete_data))
+    return _step_by_step(target, lambda session: _uninstall(out, session, delete_data))
 
 
 # --- the steps ------------------------------------------------------------------------------------
+
+
+def _step_by_step(
+    target: base.Target, work: Callable[[client.Session], Coroutine[Any, Any, int]]
+) -> int:
+    """Each step may be repeated, so Ctrl-C leaves nothing that the same command does not finish."""
+    try:
+        return client.call(target, work)
+    except KeyboardInterrupt:
+        raise exits.CliError(
+            "Interrupted: what was done so far stays, the rest is not done.",
+            "Repeat the command: it goes on where it stopped.",
+            exits.INTERRUPTED,
+        ) from None
 
 
 async def _install(
