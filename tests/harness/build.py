@@ -125,7 +125,7 @@ OBJECT_STORE = Binary(
     Module("versitygw", {"github.com/versity/versitygw": VERSITY}),
     "github.com/versity/versitygw/cmd/versitygw",
 )
-"""S3-compatible storage. Not built with the rest: it takes minutes more, and few tests need it."""
+"""S3-compatible storage, apart from the rest: where it cannot be built its tests are skipped."""
 
 
 def cache_dir() -> Path:
