@@ -71,11 +71,13 @@ def test_a_team_with_live_runs_is_deleted_only_when_told_and_leaves_nothing(
     made = engine.ok("team", "create", "brief", "--member", "eve", "--json").json
     (token,) = (each["token"] for each in made["tokens"])
     assert token.startswith("wl_")
-    engine.ok("submit", "-N", "brief", "-n", "long", *SMALL, "--", "sleep", "600")
+    told = engine.ok("submit", "-N", "brief", "-n", "long", *SMALL, "--", "sleep", "600")
+    assert "windlass why long -N brief" in told.err
     refused = engine("team", "delete", "brief", "--yes")
     assert refused.code == exits.CONFLICT
     assert "long" in refused.err
     assert "--stop-runs" in refused.err
+    assert "is being deleted" not in refused.err
     dry = engine.ok("team", "delete", "brief", "--stop-runs", "--dry-run", "--json").json
     assert (dry["runs"], dry["deleted"], len(dry["tokens"])) == (["long"], False, 1)
     engine.ok("team", "delete", "brief", "--stop-runs", "--yes")
@@ -97,7 +99,9 @@ def test_a_team_with_live_runs_is_deleted_only_when_told_and_leaves_nothing(
         (("team", "create", "x", "--ttl", "soon", "--member", "a"), exits.INVALID, "never"),
         (("team", "create", "x", "--quota", "pods=3"), exits.INVALID, "--limit"),
         (("token", "revoke"), exits.USAGE, "token list"),
-        (("token", "revoke", "0123456789ab"), exits.NOT_FOUND, ""),
+        (("token", "revoke", "0123456789ab"), exits.NOT_FOUND, "windlass token list"),
+        (("team", "get", "suport"), exits.NOT_FOUND, "There is no team 'suport'"),
+        (("team", "set", "suport", "--weight", "3"), exits.NOT_FOUND, "windlass team list"),
         (("token", "create", "ci", "--account"), exits.USAGE, "--account"),
     ],
 )

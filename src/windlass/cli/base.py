@@ -71,6 +71,11 @@ class Target:
     context: str = ""
     namespace: str = ""
 
+    @property
+    def flags(self) -> str:
+        """What a command that is proposed to a person must say too, to find the same namespace."""
+        return f" -N {self.namespace}" if self.namespace else ""
+
 
 def state_option(function: Function) -> Function:
     return click.option(

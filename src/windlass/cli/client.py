@@ -157,13 +157,17 @@ def _is_engine(target: base.Target) -> bool:
     return bool(target.state) and not (target.kubeconfig or target.context)
 
 
+_LISTED_BY = ("teams", "tokens")
+"""No kinds of objects: they have commands of their own."""
+
+
 def _plainly(problem: errors.ApiError) -> str:
     """`There is no run 'train'.`"""
     from windlass.kinds import registry
 
     kind, name = str(problem.details.get("kind") or "object"), problem.details["name"]
     found = registry.by_word().get(kind.partition(".")[0])
-    word = found.resource.singular if found else kind
+    word = found.resource.singular if found else kind.removesuffix("s")
     if isinstance(problem, errors.AlreadyExists):
         return f"A {word} {name!r} exists already."
     return f"There is no {word} {name!r}."
@@ -181,5 +185,6 @@ def _remedy(problem: errors.ApiError, store: KubernetesStore | None) -> str:
         return "Look at it again, and repeat what you did."
     if isinstance(problem, errors.NotFound):
         kind = str(problem.details.get("kind") or "").partition(".")[0]
-        return f"See what there is: windlass get {kind} -A" if kind else ""
+        listing = f"{kind.removesuffix('s')} list" if kind in _LISTED_BY else f"get {kind} -A"
+        return f"See what there is: windlass {listing}" if kind else ""
     return ""

@@ -202,7 +202,7 @@ def run_now(out: Output, name: str, target: base.Target) -> None:
 
     made = client.call(target, work)
     out.say(f"run/{made.name} submitted")
-    out.hint(f"  follow  windlass attach {made.name}")
+    out.hint(f"  follow  windlass attach {made.name}{target.flags}")
     out.result(wire.to_dict(made), names=[f"run/{made.name}"])
 
 

@@ -68,7 +68,7 @@ def handed_in(
         raise exits.CliError(problem.message, problem.remedy, exits.RUN_NOT_STARTED) from problem
     except KeyboardInterrupt:
         return following.interrupted(target)
-    return following.told_end(ended)
+    return following.told_end(ended, target)
 
 
 class Following:
@@ -88,11 +88,11 @@ class Following:
         hear = _unless_hopeless(told) if refusing else told
         return await run_logs.follow(session.store, choice, sink, hear, self._out.warn, made)
 
-    def told_end(self, ended: kind.Run) -> int:
+    def told_end(self, ended: kind.Run, target: base.Target) -> int:
         if not self._out.human:
             self._out.item({"type": "end", "run": wire.to_dict(ended)})
         if ended.status.phase != "Succeeded":
-            self._out.hint(f"See more: windlass why {ended.name}")
+            self._out.hint(f"See more: windlass why {ended.name}{target.flags}")
         return runs.exit_code(ended)
 
     def interrupted(self, target: base.Target) -> int:
@@ -118,7 +118,7 @@ class Following:
                     client.call(target, self.to_the_end)
                 return exits.INTERRUPTED
         out.hint(f"run/{made.name} goes on without you.")
-        what_next(out, made.name)
+        what_next(out, made.name, target)
         return exits.INTERRUPTED
 
     def _run(self) -> kind.Run:
@@ -243,7 +243,7 @@ async def plan(session: client.Session, value: dict[str, Any]) -> dict[str, Any]
     return await session.ask("POST", path, value)
 
 
-def what_next(out: Output, name: str) -> None:
-    out.hint(f"  follow  windlass attach {name}")
-    out.hint(f"  why     windlass why {name}")
-    out.hint(f"  stop    windlass stop {name}")
+def what_next(out: Output, name: str, target: base.Target) -> None:
+    out.hint(f"  follow  windlass attach {name}{target.flags}")
+    out.hint(f"  why     windlass why {name}{target.flags}")
+    out.hint(f"  stop    windlass stop {name}{target.flags}")

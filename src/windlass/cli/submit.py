@@ -50,7 +50,7 @@ def hand_in(out: Output, job: jobs.Job, dry_run: bool, force: bool, target: base
     made = client.call(target, work)
     if made is not None:
         out.say(f"run/{made.name} submitted")
-        what_next(out, made.name)
+        what_next(out, made.name, target)
         if not out.human:
             out.result(wire.to_dict(made), names=[f"run/{made.name}"])
 
@@ -76,7 +76,7 @@ def attach(out: Output, name: str, tail: int | None, target: base.Target) -> int
         ended = client.call(target, work)
     except KeyboardInterrupt:
         return following.interrupted(target)
-    return following.told_end(ended)
+    return following.told_end(ended, target)
 
 
 @base.command(
@@ -104,7 +104,7 @@ def rerun(out: Output, name: str, new_name: str, follow: bool, target: base.Targ
     except KeyboardInterrupt:
         return following.interrupted(target)
     if ended is not None:
-        return following.told_end(ended)
+        return following.told_end(ended, target)
     made = following.made
     if made is not None:
         out.result(wire.to_dict(made), names=[f"run/{made.name}"])

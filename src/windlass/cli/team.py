@@ -169,6 +169,8 @@ def delete(
         return
     if not refused and not yes and out.human:
         out.confirm(f"Delete team {name}?", "--yes")
+    if refused:
+        client.call(target, work)  # says why
     with out.progress(f"team/{name} is being deleted"):
         gone = client.call(target, work)
     out.say(f"team/{name} deleted")

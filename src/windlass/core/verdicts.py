@@ -60,8 +60,9 @@ def no_such_queue(unit: Unit, queues: Iterable[str]) -> Verdict:
 def not_yours(unit: Unit, queue: Queue) -> Verdict:
     """A queue that is for others, or only for the queues below it."""
     allowed = ", ".join(sorted(queue.namespaces or ())[:5])
-    whose = f"is for the namespaces {allowed}" if allowed else "takes no runs, only queues below it"
-    message = f"queue {queue.name} {whose}, not for {unit.namespace}; name another one"
+    whose = f"is for the namespaces {allowed}, not for {unit.namespace}"
+    whose = whose if allowed else "takes no runs, it only holds queues together"
+    message = f"queue {queue.name} {whose}; name another one"
     return Verdict(unit.key, Reason.QUEUE_NOT_YOURS, message, queue=queue.name)
 
 

@@ -168,10 +168,11 @@ class AsyncTeams:
                 "them another parent first (windlass queue set NAME --parent QUEUE)"
             )
         if found.runs and not stop_runs:
+            some, more = ", ".join(found.runs[:5]), len(found.runs) - 5
             raise errors.Conflict(
-                f"team {name} has {len(found.runs)} runs that have not ended: "
-                f"{', '.join(found.runs[:5])}; stop them first, or let them be stopped with "
-                "--stop-runs"
+                f"team {name} has {len(found.runs)} runs that have not ended: {some}"
+                + (f" and {more} more" if more > 0 else "")
+                + "; stop them first, or let them be stopped with --stop-runs"
             )
         await self._delete_namespace(name)
         await _gone(self._store.delete(queue.Queue, name))

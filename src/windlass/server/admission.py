@@ -91,10 +91,10 @@ async def admit_queue(api: Api, resource: Resource, target: tuple[str, str], cha
         is_parent = any(other.spec.parent == each.name for other in listed)
         if each.name not in wanted or namespace in allowed or not (allowed or is_parent):
             continue
-        whose = f"is for the namespaces {', '.join(sorted(allowed)[:5])}"
-        whose = whose if allowed else "takes no runs, only queues below it"
+        whose = f"is for the namespaces {', '.join(sorted(allowed)[:5])}, not for {namespace}"
+        whose = whose if allowed else "takes no runs, it only holds queues together"
         raise errors.Forbidden(
-            f"{reasons.Reason.QUEUE_NOT_YOURS}: queue {each.name} {whose}, not for {namespace}; "
+            f"{reasons.Reason.QUEUE_NOT_YOURS}: queue {each.name} {whose}; "
             f"leave {'.'.join(path)} out to use your team's own, or see `windlass queue tree`"
         )
 

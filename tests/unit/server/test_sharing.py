@@ -90,7 +90,10 @@ async def test_work_for_a_queue_of_others_is_refused_when_it_is_handed_in(served
         made = run(name, "1")
         return {**made, "spec": {**made["spec"], "queue": queue}}
 
-    for queue, words in (("blue", "is for the namespaces blue"), ("top", "only queues below it")):
+    for queue, words in (
+        ("blue", "is for the namespaces blue"),
+        ("top", "takes no runs, it only holds"),
+    ):
         refused = await served.call("POST", runs, asking("thief", queue))
         assert refused.code == 403
         assert "QueueNotYours" in refused.body["message"]
