@@ -152,6 +152,13 @@ class Attachments:
         attach, too_many = self._asks(handles)
         return dataclasses.replace(reach, attach=attach, too_many=too_many)
 
+    def alone(self, namespace: str, names: Iterable[str], node: str) -> tuple[tuple[str, int], ...]:
+        """Volumes that a node would have no more, by driver, if a pod there that mounts these
+        claims were gone."""
+        users = self._users.get(node, Counter())
+        own = (each for each in self.handles(namespace, names) if users[each] == 1)
+        return tuple(sorted(Counter(driver for driver, _ in own).items()))
+
     def handles(self, namespace: str, names: Iterable[str]) -> frozenset[Handle]:
         """The volumes of claims that are limited anywhere."""
         found = (self._volumes.handle(namespace, name) for name in names)

@@ -147,10 +147,12 @@ class Reader:
     def _placed(self, pod: kubernetes.Pod) -> facts.Role:
         """Of a pod that is there, only what it holds and whom it keeps away counts."""
         requests, needs = foreign.devices(members.pod_amounts(pod))
+        mounted = foreign.claims(pod) if pod.spec.volumes else ()
+        attach = self._attachments.alone(pod.namespace, mounted, pod.spec.node_name)
         return self._known(
             facts.Role(
                 ROLE, 1, 1, needs, requests,
-                ports=foreign.ports(pod), labels=foreign.labels(pod),
+                ports=foreign.ports(pod), labels=foreign.labels(pod), attach=attach,
                 affinities=foreign.keeps_away(pod, self._select),
             )
         )  # fmt: skip
