@@ -63,7 +63,7 @@ WORDS_EVERY = 1.0
 as much as a decision."""
 MOST_WORDS = 100
 """So many at most are kept to be told after a decision."""
-AT_ONCE = 16
+AT_ONCE = 64
 """Writes under way at the same time."""
 REST = 300.0
 """Seconds that a Run which must start again to grow runs at least before it does."""

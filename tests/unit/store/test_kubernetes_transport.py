@@ -111,6 +111,10 @@ CALLS: dict[str, Callable[[KubernetesStore], Awaitable[Any]]] = {
     "delete": lambda store: store.delete(ConfigMap, "a", "n"),
 }
 REPEATABLE = {"get", "list", "watch", "replace", "merge-patch", "delete"}
+NOT_YET = (
+    "the request has been made before all known HTTP paths have been installed, please try again"
+)
+"""As kube-apiserver v1.36.3 says it while it starts, with Retry-After: 5."""
 
 
 async def collect(store: KubernetesStore, names: list[str]) -> None:
@@ -159,6 +163,16 @@ async def test_an_unavailable_server_is_asked_again_only_if_that_is_harmless(
         with pytest.raises(errors.Unavailable):
             await CALLS[name](store)
         assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_a_server_that_has_only_just_started_is_asked_again_for_everything(
+    server: Server, store: KubernetesStore, name: str
+) -> None:
+    told = failure(503, "ServiceUnavailable") | {"message": NOT_YET}
+    server.replies = [answer(503, told, Retry_After="5"), success(name)]
+    await CALLS[name](store)
+    assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize("name", ["create", "merge-patch", "JSON-patch"])
