@@ -139,6 +139,11 @@ def test_events_that_come_twice_change_nothing(data: st.DataObject, facts: Facts
     state.apply(once, [event])
     state.apply(twice, [event, event])
     assert repr(cycle.decide(once, NOW)) == repr(cycle.decide(twice, NOW))
+    found: dict[str, set[str]] = {}
+    for key, running in twice.running.items():
+        for seat in running.seats:
+            found.setdefault(seat.node, set()).add(key)
+    assert {node: set(units) for node, units in twice.there.items() if units} == found
 
 
 @cases(60, 1500)

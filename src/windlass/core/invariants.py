@@ -166,9 +166,10 @@ def _room_is_there(snapshot: Snapshot, decision: Decision, now: float) -> None:
     nodes = {
         seat.node: snapshot.cluster.nodes[snapshot.cluster.index[seat.node]] for _, seat in given
     }
+    keys = dict.fromkeys(key for node in nodes for key in snapshot.there.get(node, ()))
     there = [
         (running.unit, seat)
-        for running in (snapshot.running.values() if given else ())
+        for running in (snapshot.running[key] for key in keys)
         for seat in running.seats
         if seat.node in nodes
     ]

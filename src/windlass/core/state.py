@@ -144,6 +144,8 @@ class Snapshot:
         """How long units ran, for predictions."""
         self.held: dict[str, Sums] = {}
         """What each running unit counts for in quotas."""
+        self.there: dict[str, dict[str, None]] = {}
+        """Node -> units that hold room there."""
         self.crowd = Crowd()
         self.roster = Roster()
         self._lines: dict[str, list[Ranked]] = {}
@@ -323,6 +325,7 @@ class Snapshot:
         self.running[key] = running
         by_name = {role.name: role for role in roles}
         for seat in running.seats:
+            self.there.setdefault(seat.node, {})[key] = None
             if seat.role in by_name:
                 self.cluster.occupy(by_name[seat.role], seat)
         self.cluster.settle()
@@ -338,6 +341,8 @@ class Snapshot:
                 self.cluster.release(by_name[seat.role], seat)
         self.cluster.settle()
         del self.running[running.unit.key], self.held[running.unit.key]
+        for node in {seat.node for seat in running.seats}:
+            del self.there[node][running.unit.key]
         self.crowd.leave(running)
         self.releases.leave(running.unit.key)
         self.roster.leave(running)
@@ -358,7 +363,8 @@ class Snapshot:
     def _rebuild(self, nodes: Iterable[Node]) -> None:
         """A node came or went: places shift, so everything is counted again."""
         running = list(self.running.values())
-        self.running, self.held, self.crowd, self.roster = {}, {}, Crowd(), Roster()
+        self.running, self.held, self.there = {}, {}, {}
+        self.crowd, self.roster = Crowd(), Roster()
         self.cluster = Cluster(list(nodes), self.levels)
         self.releases = Releases(self.cluster)
         for each in running:
