@@ -116,6 +116,64 @@ async def test_three_months_are_warned_held_stopped_and_opened_on_the_very_hour(
     ]
 
 
+async def test_weeks_a_quarter_and_a_total_over_the_same_months_open_and_close_to_the_second(drill):
+    """Two GPUs from New Year on, in a team below a division below a company."""
+    hold = [queue.BudgetStep(percent=100, do="hold")]
+    zone = "Europe/Berlin"
+    for name, parent, hours, per in (
+        ("company", None, "5000", "total"),
+        ("division", "company", "2000", "quarter"),
+        ("team", "division", "100", "week"),
+    ):
+        limit = {"gpu": hours}
+        await drill.add(name, parent, device_hours=limit, per=per, time_zone=zone, at=hold)
+    begin = at(2028, 1, 1)
+    drill.hold("team", begin, None)
+    changes = [
+        (begin + 1000 * HOUR, "division", "Open", "Held"),
+        (at(2028, 4, 1), "division", "Held", "Open"),
+        (begin + 2500 * HOUR, "company", "Open", "Held"),
+    ]
+    for week in range(14):
+        first = datetime.date(2028, 1, 3) + datetime.timedelta(weeks=week)
+        monday = at(first.year, first.month, first.day)
+        changes.append((monday, "team", "Held" if week else "Open", "Open"))
+        changes.append((monday + 50 * HOUR, "team", "Open", "Held"))
+    for moment, name, before, after in sorted(changes):
+        seen = []
+        for now in (moment - 1, moment):
+            drill.clock.now = now
+            seen.append((await drill.look(name)).state)
+        assert seen == [before, after], (name, times.from_unix(moment).astimezone(BERLIN))
+
+
+async def test_what_is_used_up_holds_admission_until_an_administrator_says_otherwise(drill):
+    """From the ledger's hours to the run that waits, and back."""
+    await drill.store.create(build.node("n1"))
+    await drill.add("default", device_hours={"gpu": "10"}, time_zone="Europe/Berlin")
+    drill.hold("default", drill.clock.now, None)
+    world = World(drill.store)
+    await world.submit("early")
+    await world.go(2)
+    assert (await world.status("early")).phase == "Running"
+    drill.clock.now += 5 * HOUR
+    assert (await drill.look("default")).state == "Held"
+    await world.submit("late")
+    await world.go(2)
+    late = await world.status("late")
+    assert (late.phase, late.reason) == ("Queued", "BudgetExhausted")
+    assert "10.0 of 10 gpu hours are used (100 %)" in late.message
+    assert (await world.status("early")).phase == "Running"
+    until = times.seconds(times.from_unix(drill.clock.now + HOUR))
+    override = {"until": until, "reason": "paper deadline", "by": "root"}
+    patch = {"spec": {"budget": {"override": override}}}
+    await drill.store.patch(queue.Queue, "default", patch=patch)
+    await drill._until(lambda: drill.queues.get("default").spec.budget.override is not None)
+    await drill.look("default")
+    await world.go(2)
+    assert (await world.status("late")).phase == "Running"
+
+
 async def test_a_month_has_as_many_hours_as_it_has(drill):
     await drill.add("all", device_hours={"gpu": "100000"}, time_zone="Europe/Berlin")
     drill.hold("all", at(2028, 2, 1), None)
