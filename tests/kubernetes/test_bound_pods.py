@@ -19,6 +19,7 @@ from tests.harness import players, rest
 from tests.harness.control_plane import ControlPlane
 from tests.harness.parts import Part
 from tests.harness.plugin import CRDS
+from windlass.control import engine
 
 pytestmark = pytest.mark.kubernetes
 
@@ -290,6 +291,47 @@ def test_a_claim_that_waits_for_its_node_is_told_which_and_bound_before_pods_exi
     case.submit("later", mounts=mounts)
     assert case.reaches("later", "Succeeded")
     assert case.nodes_of("later") == {"z1"}
+
+
+def test_a_team_without_the_claim_for_environments_is_told_to_create_it_and_goes_on_then(
+    case: Case,
+) -> None:
+    """Pods that mount a claim which does not exist would wait at their node for ever, silently."""
+    case.node("n")
+    path = "/api/v1/namespaces/windlass-system/configmaps"
+    facts = engine.Engine(
+        server="https://127.0.0.1:9", image="any", environments="claim:kept", admission=False
+    )
+    post(case.rest, path, {"metadata": {"name": engine.NAME}, "data": facts.data()})
+    try:
+        case.submit("wants", environment={"requirements": ["six"]})
+        case.submit("plain")
+        told = (
+            "claim kept does not exist",
+            f"create it in {case.name}",
+            "keeps environments there",
+        )
+        case.waits("wants", "WaitingForData", *told)
+        case.reaches("plain", "Succeeded")
+        assert case.pods("wants") == []
+        claims = f"/api/v1/namespaces/{case.name}/persistentvolumeclaims"
+        shared = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+        room, volume = {"storage": "1Gi"}, f"{case.name}-kept"
+        post(case.rest, "/api/v1/persistentvolumes", {
+            "metadata": {"name": volume},
+            "spec": {**shared, "capacity": room, "hostPath": {"path": "/nowhere"}},
+        })  # fmt: skip
+        post(case.rest, claims, {
+            "metadata": {"name": "kept"},
+            "spec": {**shared, "resources": {"requests": room}, "volumeName": volume},
+        })  # fmt: skip
+        case.waits("wants", "WaitingForData", "has built its environment")
+        (builder,) = (pod for pod in case.pods() if pod["metadata"]["name"].startswith("environ"))
+        assert {"name": "environments", "persistentVolumeClaim": {"claimName": "kept"}} in (
+            builder["spec"]["volumes"]
+        )
+    finally:
+        case.rest.delete(f"{path}/{engine.NAME}")
 
 
 def _provide(case: Case, zone: str, size: Json) -> None:

@@ -15,7 +15,6 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from windlass.control import volumes
 from windlass.control.volumes import Handle, Reach, Volumes
 from windlass.core import facts
 from windlass.kinds import clusterkinds, run
@@ -119,7 +118,7 @@ class Attachments:
 
     def follow(self, key: str, owner: run.Run | None, fact: Fact | None) -> None:
         """Members of a Run have its volumes, from the moment that they have a place."""
-        names = volumes.mounted(owner.spec) if owner is not None and owner.spec.mounts else []
+        names = self._volumes.mounted(owner.spec) if owner is not None else []
         if not names or owner is None or not isinstance(fact, facts.Running):
             self.hold(key, None)
             return
@@ -142,7 +141,7 @@ class Attachments:
     def reach(self, owner: run.Run) -> Reach:
         """What the claims of a Run mean for its members."""
         found = self._volumes.reach(owner)
-        return self.extend(found, owner.namespace, volumes.mounted(owner.spec))
+        return self.extend(found, owner.namespace, self._volumes.mounted(owner.spec))
 
     def extend(self, reach: Reach, namespace: str, names: Iterable[str]) -> Reach:
         """With what the claims add to what their node has attached."""

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 import msgspec
 
 from windlass.control import engine as engines
-from windlass.control import members, podrender, podsetup, volumes
+from windlass.control import members, podrender, podsetup
 from windlass.kinds import kubernetes, meta, run
 from windlass.kinds.reasons import Reason
 from windlass.store import client, errors
@@ -53,7 +53,7 @@ def is_kept(spec: run.RunSpec, engine: engines.Engine) -> bool:
     """Whether it wants an environment that all nodes can use once it is built."""
     wanted = spec.environment
     packages = wanted is not None and bool(wanted.requirements or wanted.python)
-    return packages and engine.images and engine.environments.startswith(volumes.MOUNT)
+    return packages and bool(engine.kept_claim)
 
 
 def digest(spec: run.RunSpec) -> str:

@@ -54,6 +54,12 @@ class Engine:
     ledger: bool = False
     """Somebody writes down what Runs held: they are kept until that is done."""
 
+    @property
+    def kept_claim(self) -> str:
+        """Name of the claim in which each namespace keeps its environments; "" if in none."""
+        kind, _, name = self.environments.partition(":")
+        return name if self.images and kind == "claim" else ""
+
     @staticmethod
     def read(found: kubernetes.ConfigMap | None) -> Engine:
         """Keys that are absent have their defaults; keys that are not known here are left alone."""

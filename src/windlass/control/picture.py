@@ -126,6 +126,7 @@ class Picture:
         self, _: Change, __: kubernetes.ConfigMap | None, after: kubernetes.ConfigMap | None
     ) -> None:
         self.engine = engines.Engine.read(after)
+        self._volumes.kept = self.engine.kept_claim
         self._changed_runs.update(self._runs)
 
     def see_quota(
@@ -159,7 +160,7 @@ class Picture:
         self._changed_runs.update(
             uid
             for uid, owner in self._runs.items()
-            if owner.spec.mounts and not owner.finished and volumes.mounted(owner.spec)
+            if not owner.finished and self._volumes.mounted(owner.spec)
         )
 
     def wrote(self, owner: Run) -> None:

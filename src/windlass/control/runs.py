@@ -148,7 +148,7 @@ class Runs:
         """Why the pods of one that starts cannot be made yet."""
         if owner.status.phase != "Starting":
             return podrender.Hindrance()
-        found = await self._gate.hindrance(owner)
+        found = await self._gate.hindrance(owner, self._engine())
         keys = [key for key in map(members.key_of, shown) if key is not None]
         begun = any(key.attempt == owner.status.attempt for key in keys)
         if found.words or begun:

@@ -190,7 +190,8 @@ class Controllers(Set):
 
     def _claim_changed(self, *_: object) -> None:
         """Runs whose pods wait for a volume."""
-        self._starting("", lambda spec: bool(volumes.mounted(spec)))
+        kept = self._engine().kept_claim
+        self._starting("", lambda spec: bool(volumes.mounted(spec, kept)))
 
     def _starting(self, namespace: str, which: Callable[[RunSpec], bool]) -> None:
         """Wakes Runs whose pods may be waited with; of all namespaces if it is ""."""

@@ -15,6 +15,7 @@ from collections.abc import Callable
 import msgspec
 
 from windlass.control import claiming, podrender, snapshots, volumes
+from windlass.control import engine as engines
 from windlass.core import constraints, facts
 from windlass.kinds import kubernetes, run
 from windlass.kinds.reasons import Reason
@@ -66,10 +67,11 @@ class Gate:
 
     # --- claims
 
-    async def hindrance(self, owner: run.Run) -> podrender.Hindrance:
+    async def hindrance(self, owner: run.Run, engine: engines.Engine) -> podrender.Hindrance:
         """What the claims of a Run that starts still wait for. Says for which node volumes are to
         be made that wait for that."""
-        if self._claims is None or not volumes.mounted(owner.spec):
+        self._volumes.kept = engine.kept_claim
+        if self._claims is None or not self._volumes.mounted(owner.spec):
             return podrender.Hindrance()
         reach = self._volumes.reach(owner)
         if reach.problem:
@@ -93,7 +95,7 @@ class Gate:
 
     async def _provide(self, owner: run.Run) -> str:
         """For the first of its nodes for which all volumes can be had; that node."""
-        listed, names = nodes_of(owner), volumes.mounted(owner.spec)
+        listed, names = nodes_of(owner), self._volumes.mounted(owner.spec)
         for name in listed if self._nodes is not None else ():
             node = self._nodes.get(name) if self._nodes is not None else None
             if node is not None and await claiming.provide(

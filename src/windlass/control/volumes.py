@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from windlass.control import foreign
+from windlass.control import foreign, podsetup
 from windlass.core import constraints, facts
 from windlass.core.constraints import NAME_FIELD
 from windlass.kinds import clusterkinds, quantity, run
@@ -75,14 +75,21 @@ class Reach:
         return dataclasses.replace(role, constraint=constraint, attach=self.attach)
 
 
-def mounted(spec: run.RunSpec) -> list[str]:
-    """Names of the claims that members mount."""
+def mounted(spec: run.RunSpec, kept: str = "") -> list[str]:
+    """Names of the claims that members mount. `kept`: the one in which teams keep environments,
+    which nobody names: whoever wants an environment mounts it."""
+    if not spec.mounts and spec.environment is None:
+        return []
     sources = dict.fromkeys(mount.source for mount in spec.mounts or ())
-    return [source.removeprefix(MOUNT) for source in sources if source.startswith(MOUNT)]
+    found = [source.removeprefix(MOUNT) for source in sources if source.startswith(MOUNT)]
+    wants = kept and kept not in found and podsetup.builds_environment(spec)
+    return [*found, kept] if wants else found
 
 
 class Volumes:
     def __init__(self) -> None:
+        self.kept = ""
+        """Name of the claim in which teams keep environments, if the engine has such claims."""
         self._claims: dict[tuple[str, str], Claim] = {}
         self._volumes: dict[tuple[str, str], Volume] = {}
         self._classes: dict[tuple[str, str], clusterkinds.StorageClass] = {}
@@ -112,9 +119,17 @@ class Volumes:
     def volume(self, name: str) -> Volume | None:
         return self._volumes.get(("", name))
 
+    def mounted(self, spec: run.RunSpec) -> list[str]:
+        return mounted(spec, self.kept)
+
     def reach(self, owner: run.Run) -> Reach:
         """Where members may go, as far as their claims are concerned."""
-        return self.reach_of(owner.namespace, mounted(owner.spec))
+        found = self.reach_of(owner.namespace, self.mounted(owner.spec))
+        unnamed = self.kept and self.kept not in mounted(owner.spec)
+        if not (unnamed and found.problem.startswith(f"claim {self.kept} ")):
+            return found
+        words = f"{found.problem}, this cluster keeps environments there"
+        return dataclasses.replace(found, problem=words)
 
     def reach_of(self, namespace: str, names: Iterable[str]) -> Reach:
         """Where who mounts these claims may go."""
