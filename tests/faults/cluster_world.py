@@ -41,7 +41,9 @@ class World:
         self.random = random.Random(seed)
         self.folder = folder
         self.plane = ControlPlane.start(crds=CRDS)
-        self.road = Road(int(self.plane.url.rpartition(":")[2]))
+        port = int(self.plane.url.rpartition(":")[2])
+        self.roads = {name: Road(port) for name in ("scheduler", "controllers")}
+        """To the API server, for each part its own."""
         self.rest = rest.from_kubeconfig(self.plane.kubeconfig)
         self._furnish()
         self.kubelets = players.Players(rest.from_kubeconfig(self.plane.kubeconfig))
@@ -60,7 +62,8 @@ class World:
         for part in self.parts:
             part.process.kill()
         self.kubelets.stop()
-        self.road.close()
+        for road in self.roads.values():
+            road.close()
         self.rest.close()
         self.plane.stop()
 
@@ -111,7 +114,8 @@ class World:
         assert made.status == 201, made.summary
         self.plane.tokens[account] = made.json["status"]["token"]
         config = json.loads(self.plane.token_kubeconfig(account).read_text())
-        config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{self.road.port}"
+        road = self.roads[account.removeprefix("windlass-")]
+        config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{road.port}"
         path = self.folder / f"{account}.kubeconfig"
         path.write_text(json.dumps(config))
         return path
@@ -298,8 +302,21 @@ class World:
 
     def cut_watches(self) -> None:
         for _ in range(5):
-            self.road.cut()
+            for road in self.roads.values():
+                road.cut()
             time.sleep(self.random.uniform(0.05, 0.8))
+
+    def part_network(self, *names: str) -> None:
+        """Nothing gets through between these parts and the API server, for longer than a lease,
+        and nobody is told; then either all that was sent arrives late, or connections break."""
+        roads = [self.roads[name] for name in names]
+        for road in roads:
+            road.block()
+        time.sleep(LEASE_SECONDS + self.random.uniform(2, 10))
+        for road in roads:
+            if self.random.random() < 0.5:
+                road.cut()
+            road.clear()
 
     def throttle(self) -> None:
         """A small API server on which our processes get one seat and no queue: what they send at
@@ -457,6 +474,9 @@ class World:
         "scheduler paused past its lease": lambda world: world.pause_leader("scheduler"),
         "controllers paused past their lease": lambda world: world.pause_leader("controllers"),
         "watches cut": cut_watches,
+        "scheduler parted from the API server": lambda world: world.part_network("scheduler"),
+        "controllers parted from the API server": lambda world: world.part_network("controllers"),
+        "all parted from the API server": lambda world: world.part_network(*world.roads),
         "history compacted": lambda world: world.plane.forget_history(),
         "throttled": throttle,
         "others write": write_between,

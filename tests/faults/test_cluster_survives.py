@@ -44,6 +44,11 @@ def test_runs_survive_faults_of_the_cluster(kubernetes_binaries: Path, tmp_path:
     campaign(tmp_path, 6, 1, list(SAMPLE), runs=8)
 
 
+def test_runs_survive_a_network_that_parts(kubernetes_binaries: Path, tmp_path: Path) -> None:
+    """The scheduler alone: the controllers must not start what an epoch decided that is over."""
+    campaign(tmp_path, 8, 1, ["scheduler parted from the API server"], runs=8)
+
+
 @pytest.mark.soak
 @pytest.mark.skipif(not seeds.SOAK, reason="make soak")
 @pytest.mark.parametrize("turn", range(ROUNDS))

@@ -1,4 +1,5 @@
-"""A real TCP way to a server on loopback that can be cut: connections break, nothing else does."""
+"""A real TCP way to a server on loopback that can be cut (connections break, nothing else does) or
+blocked (nothing comes through and nobody is told, as when a network is parted)."""
 
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ class Road:
         self._to = to_port
         self._loop = asyncio.new_event_loop()
         self._open: set[asyncio.StreamWriter] = set()
+        self._passable = asyncio.Event()
+        self._passable.set()
         self.port = 0
         ready = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(ready,), daemon=True)
@@ -23,6 +26,14 @@ class Road:
     def cut(self) -> None:
         """Resets every connection; new ones are possible at once."""
         self._loop.call_soon_threadsafe(self._reset)
+
+    def block(self) -> None:
+        """From now on what is sent goes nowhere; new connections are not answered, either."""
+        self._loop.call_soon_threadsafe(self._passable.clear)
+
+    def clear(self) -> None:
+        """What was sent arrives now, unless `cut` came before."""
+        self._loop.call_soon_threadsafe(self._passable.set)
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -46,21 +57,25 @@ class Road:
             writer.transport.abort()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.add(writer)
+        await self._passable.wait()
         try:
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._to)
         except OSError:
+            self._open.discard(writer)
             writer.transport.abort()
             return
         self._open |= {writer, far_writer}
         with contextlib.suppress(OSError, asyncio.CancelledError):
-            await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer))
+            await asyncio.gather(self._copy(reader, far_writer), self._copy(far_reader, writer))
         for end in (writer, far_writer):
             self._open.discard(end)
             end.transport.abort()
 
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(65536):
-        writer.write(data)
-        await writer.drain()
-    writer.transport.abort()
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            await self._passable.wait()
+            writer.write(data)
+            await writer.drain()
+        await self._passable.wait()
+        writer.transport.abort()
