@@ -162,6 +162,8 @@ def test_one_that_cannot_reach_the_cluster_is_alive_but_not_ready(
     cluster: Cluster, plane: ControlPlane
 ) -> None:
     part = cluster.start("scheduler")
+    # One that has never reached it says so otherwise: it is not ready yet, or ends.
+    rest.eventually("it is ready", lambda: part.says("/readyz") == "ok", TAKEOVER)
     plane.stop_apiserver()
     with contextlib.closing(plane.rest):
         rest.eventually("it is not ready", lambda: "503" in part.says("/readyz"), TAKEOVER)
