@@ -131,7 +131,7 @@ def test_pods_in_a_given_order(tmp_path: Path) -> None:
     [
         ((), exits.USAGE, "Give one of SOURCE"),
         (("a.csv", "--state", "s"), exits.USAGE, "Give one of SOURCE"),
-        (("none.csv",), exits.INVALID, "none.csv cannot be read"),
+        (("none.csv",), exits.NOT_FOUND, "none.csv cannot be read"),
         (("JOBS", "--order", "random"), exits.USAGE, "'random' is not one of fifo"),
         (("JOBS", "--grace", "soon"), exits.USAGE, "'soon' is not a duration"),
         (("JOBS", "--set", "queue.x.weight=1"), exits.INVALID, "no queue 'x'"),
@@ -139,6 +139,10 @@ def test_pods_in_a_given_order(tmp_path: Path) -> None:
         (("JOBS", "--load-scale", "-1"), exits.INVALID, "above 0"),
         (("JOBS", "--runtimes", "maybe"), exits.INVALID, "say known, unknown"),
         (("--pod-list", "p.csv"), exits.USAGE, "--pod-list needs --node-list"),
+        (("--pod-list", "p.csv", "--node-list", "n.csv"), exits.NOT_FOUND, "n.csv cannot be read"),
+        (("--state", "none.json"), exits.NOT_FOUND, "none.json cannot be read"),
+        (("none.yaml",), exits.NOT_FOUND, "none.yaml cannot be read"),
+        (("JOBS", "--nodes", "1000000000"), exits.USAGE, "1<=x<=100000"),
     ],
 )
 def test_what_cannot_be_simulated_is_said(

@@ -63,7 +63,7 @@ def _file(name: str, text: str) -> Callable[[Any], Any]:
 @_file("--arrivals", "Arrival orders for --pod-list: pods come one by one and stay.")
 @click.option("--seed", type=int, help="Which of the --arrivals. [default: the first]")
 @click.option(
-    "--nodes", type=click.IntRange(1), help="Nodes. [default: mean demand is 80 % of them]"
+    "--nodes", type=click.IntRange(1, 100_000), help="Nodes. [default: mean demand is 80 % of them]"
 )
 @click.option("--gpus", type=click.IntRange(1, 1024), help="GPUs of each node. [default: 8]")
 @click.option("--rack", type=click.IntRange(1), help="Nodes to a rack. [default: no racks]")
@@ -112,7 +112,7 @@ def simulate(out: Output, **given: Any) -> int:
             comparison = _play(played, _variants(given), given["check"], progress)
     except scenario.BadInput as problem:
         raise exits.CliError(
-            str(problem), "See `windlass simulate --help`.", exits.INVALID
+            str(problem), "See `windlass simulate --help`.", _code_of(problem)
         ) from None
     except invariants.Broken as problem:
         raise exits.CliError(
@@ -122,6 +122,14 @@ def simulate(out: Output, **given: Any) -> int:
         ) from None
     _tell(out, comparison, given["html"])
     return exits.INTERRUPTED if comparison.interrupted else exits.OK
+
+
+def _code_of(problem: BaseException | None) -> int:
+    while problem is not None:
+        if isinstance(problem, FileNotFoundError):
+            return exits.NOT_FOUND
+        problem = problem.__cause__
+    return exits.INVALID
 
 
 def _refuse_unwritable(html: Path | None) -> None:

@@ -47,11 +47,11 @@ class Shape:
 
     def __post_init__(self) -> None:
         if min(self.cpu, self.memory, self.count, self.milli) < 0:
-            raise ValueError(f"{self} asks for a negative amount: amounts are 0 or more.")
+            raise ValueError("it asks for a negative amount: amounts are 0 or more.")
         if self.count and not 0 < self.milli <= WHOLE:
-            raise ValueError(f"{self} asks for {self.milli} thousandths of a device: 1 to 1000.")
+            raise ValueError(f"it asks for {self.milli} thousandths of a device: 1 to 1000.")
         if self.count > 1 and self.milli < WHOLE:
-            raise ValueError(f"{self} asks for shares of several devices: a share is of one.")
+            raise ValueError("it asks for shares of several devices: a share is of one.")
 
     @property
     def total(self) -> int:

@@ -173,7 +173,9 @@ def remarks(comparison: Comparison) -> list[str]:
         found = measures.summary(outcome)
         if found["never_started"]:
             waits = next(iter(outcome.verdicts.values()), "")
-            said.append(f"{outcome.policy}: {found['never_started']} jobs never start: {waits}")
+            count = found["never_started"]
+            jobs = "1 job never starts" if count == 1 else f"{count} jobs never start"
+            said.append(f"{outcome.policy}: {jobs}: {waits}")
         if found["cost"] is not None:
             paid, whole = (told_cost(found["cost"][name]) for name in ("jobs", "nodes"))
             said.append(f"{outcome.policy}: jobs paid {paid} of the {whole} that the nodes cost")

@@ -118,9 +118,7 @@ def root() -> Path:
 def read(path: Path) -> Trace:
     """Columns num_gpu, submit_time, iterations, iteration_time (both times in milliseconds) and
     model_name."""
-    jobs = tuple(
-        _job(row, f"{path} line {line}") for line, row in enumerate(traces.rows_of(path), start=2)
-    )
+    jobs = tuple(_job(row, f"{path} line {line}") for line, row in traces.lines_of(path))
     if not jobs:
         raise BadInput(f"{path} has no jobs: give a job list with at least one row.")
     return Trace(path.name.partition(".")[0], jobs)
@@ -132,7 +130,7 @@ def read_published(path: Path) -> dict[tuple[str, str], Published]:
         (row["trace"], row["policy"]): Published(
             float(row["avg_jct_s"]), float(row["makespan_s"]), float(row["p99_jct_s"])
         )
-        for row in traces.rows_of(path)
+        for _, row in traces.lines_of(path)
     }
 
 

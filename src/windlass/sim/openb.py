@@ -27,6 +27,10 @@ from windlass.core import packing_tables
 from windlass.core.packing_tables import Fleet, Shape
 
 PREFIX = "openb_pod_list_"
+MOST = 1 << 53
+"""The largest amount that a list may name."""
+MOST_DEVICES = 1024
+"""Of one node."""
 
 
 class BadTrace(ValueError):
@@ -109,10 +113,11 @@ def lists(root: Path) -> list[str]:
 
 
 def read_nodes(path: Path) -> Nodes:
-    """Columns sn, cpu_milli, memory_mib, gpu, model."""
+    """Columns sn, cpu_milli, memory_mib, gpu, and model if there are several."""
     found = sorted(
-        (row.text("sn"), (row.number("cpu_milli"), row.number("memory_mib"), row.number("gpu"),
-                          row.text("model"))) for row in _rows(path)
+        (name, (row.number("cpu_milli"), row.number("memory_mib"), row.number("gpu", MOST_DEVICES),
+                row.fields.get("model", "").strip()))
+        for name, row in _named(path, "sn")
     )  # fmt: skip
     if not found:
         raise BadTrace(f"{path} has no nodes: give a node list with at least one row.")
@@ -121,7 +126,7 @@ def read_nodes(path: Path) -> Nodes:
 
 def read_pods(path: Path) -> Pods:
     """Columns name, cpu_milli, memory_mib, num_gpu, gpu_milli, and gpu_spec if models matter."""
-    found = sorted(((row.text("name"), _shape(row)) for row in _rows(path)), key=lambda p: p[0])
+    found = sorted(((name, _shape(row)) for name, row in _named(path, "name")), key=lambda p: p[0])
     if not found:
         raise BadTrace(f"{path} has no pods: give a pod list with at least one row.")
     return Pods(tuple(name for name, _ in found), tuple(shape for _, shape in found))
@@ -136,7 +141,7 @@ def read_arrivals(path: Path, nodes: Nodes, pods: Pods) -> list[Arrival]:
         try:
             fields = json.loads(line)
             arrival = Arrival(
-                int(fields["seed"]), tuple(fields["order"]), tuple(fields["node_rank"])
+                int(fields["seed"]), _whole(fields["order"]), _whole(fields["node_rank"])
             )
         except (ValueError, KeyError, TypeError) as problem:
             raise BadTrace(
@@ -190,15 +195,17 @@ class _Row:
             )
         return value.strip()
 
-    def number(self, column: str) -> int:
+    def number(self, column: str, most: int = MOST) -> int:
         text = self.text(column)
         try:
-            value = int(float(text or 0))
-        except (ValueError, OverflowError):
-            value = -1
-        if value < 0:
-            raise BadTrace(f"{self.where}: {column} is {text!r}, it must be a number from 0 up.")
-        return value
+            value = float(text or 0)
+        except ValueError:
+            value = -1.0
+        if not (0 <= value <= most and value.is_integer()):
+            raise BadTrace(
+                f"{self.where}: {column} is {text!r}, it must be a whole number from 0 to {most}."
+            )
+        return int(value)
 
 
 def _shape(row: _Row) -> Shape:
@@ -226,9 +233,24 @@ def _check(arrival: Arrival, where: str, nodes: int, pods: int) -> None:
         raise BadTrace(f"{where} names pod {wrong[0]}, but the pod list has 0 to {pods - 1}.")
 
 
-def _rows(path: Path) -> Iterator[_Row]:
-    for number, fields in enumerate(table(text_of(path)), start=2):
-        yield _Row(f"{path} line {number}", fields)
+def _whole(values: Sequence[object]) -> tuple[int, ...]:
+    found = tuple(value for value in values if type(value) is int)
+    if len(found) != len(values):
+        raise ValueError("order and node_rank are lists of whole numbers")
+    return found
+
+
+def _named(path: Path, column: str) -> Iterator[tuple[str, _Row]]:
+    """Rows with their names, of which each must be there once."""
+    seen: set[str] = set()
+    for number, fields in table(path):
+        row = _Row(f"{path} line {number}", fields)
+        name = row.text(column)
+        if not name or name in seen:
+            problem = f"is {name!r}, which is there already" if name else "is empty"
+            raise BadTrace(f"{row.where}: {column} {problem}: give every row a name of its own.")
+        seen.add(name)
+        yield name, row
 
 
 def text_of(path: Path) -> str:
@@ -242,9 +264,16 @@ def text_of(path: Path) -> str:
         raise BadTrace(f"{path} cannot be read: {problem.strerror or problem}.") from problem
 
 
-def table(text: str) -> Iterator[dict[str, str]]:
-    """Rows of CSV text by column: separated by comma, semicolon or tab, names in any case."""
+def table(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Lines of a CSV file by column: separated by comma, semicolon or tab, names in any case."""
+    text = text_of(path)
     head = text.partition("\n")[0]
-    separator = max(",;\t", key=head.count)
-    for row in csv.DictReader(io.StringIO(text, newline=""), delimiter=separator):
-        yield {k.strip().lower(): v or "" for k, v in row.items() if k is not None}
+    rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=head.count))
+    try:
+        for row in rows:
+            yield (
+                rows.line_num,
+                {k.strip().lower(): v or "" for k, v in row.items() if k is not None},
+            )
+    except csv.Error as problem:
+        raise BadTrace(f"{path} line {rows.line_num} is no CSV: {problem}.") from problem

@@ -17,6 +17,7 @@ GIB = 1 << 30
 TARGET_LOAD = 0.8
 """Where a trace does not say how large its cluster was: mean demand is this part of it."""
 LEVELS = ("rack",)
+MOST_NODES = 100_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,7 +90,13 @@ def nodes_needed(jobs: Sequence[Job], gpus: int) -> int:
     )
     mean = worked / span if span > 0 else 0.0
     largest = max((_nodes_of(job.unit, gpus) for job in jobs), default=1)
-    return max(1, largest, math.ceil(mean / TARGET_LOAD / gpus))
+    found = max(1, largest, math.ceil(mean / TARGET_LOAD / gpus))
+    if found > MOST_NODES:
+        raise BadInput(
+            f"The jobs ask for {found} nodes of {gpus} GPUs, more than {MOST_NODES}: say how many "
+            "there are with --nodes and --gpus, or correct the largest durations and sizes."
+        )
+    return found
 
 
 def on_cluster(

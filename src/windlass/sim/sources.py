@@ -147,8 +147,10 @@ def _machines(jobs: list[Job], hardware: Hardware) -> tuple[Node, ...]:
 
 def _arrival(nodes: Path, pods: Path, orders: Path, seed: int | None) -> openb.Arrival:
     found = openb.read_arrivals(orders, openb.read_nodes(nodes), openb.read_pods(pods))
+    if not found:
+        raise BadInput(f"{orders} has no arrival orders: give one JSON object a line.")
     for arrival in found:
         if seed is None or arrival.seed == seed:
             return arrival
-    seeds = ", ".join(str(arrival.seed) for arrival in found) or "none"
+    seeds = ", ".join(str(arrival.seed) for arrival in found)
     raise BadInput(f"{orders} has no arrival order with seed {seed}: it has {seeds}.")

@@ -7,12 +7,12 @@ as they are. Pod and node lists in openb's form are read through `sim.openb`.
 
 from __future__ import annotations
 
-import csv
 import datetime
 import math
 from collections.abc import Mapping
 from pathlib import Path
 
+from windlass.core import facts_check
 from windlass.core.facts import DeviceRequest, Node, Role, Unit
 from windlass.core.packing_tables import Shape
 from windlass.kinds import quantity
@@ -36,11 +36,16 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 """What a job list may say, and the names under which it is known."""
 MILLISECONDS = "iteration_time"
 """A job list with this column is Muri's: its times are milliseconds, its priority is a class."""
+MOST_COUNT = 1_000_000
+"""Members, or GPUs, of one job."""
+MOST_CPUS, MOST_GIB = 1 << 20, 1 << 24
+"""Of one node."""
 
 
 def read_jobs(path: Path, gpus_per_node: int = 8, queue: str = "") -> list[Job]:
     """The jobs of a list, by time; with `queue`, only those of that queue."""
-    rows = rows_of(path)
+    lines = lines_of(path)
+    rows = [row for _, row in lines]
     header = set(rows[0]) if rows else set()
     found = {
         what: name for what, names in COLUMNS.items() for name in reversed(names) if name in header
@@ -62,9 +67,7 @@ def read_jobs(path: Path, gpus_per_node: int = 8, queue: str = "") -> list[Job]:
     muri = MILLISECONDS in header
     reader = _JobReader(path, found, roles, 1000.0 if muri else 1.0, ranked=not muri)
     chosen = [
-        reader.job(number, row)
-        for number, row in enumerate(rows, start=2)
-        if not queue or reader.queue(row) == queue
+        reader.job(number, row) for number, row in lines if not queue or reader.queue(row) == queue
     ]
     if queue and not chosen:
         known = sorted({reader.queue(row) for row in rows})
@@ -84,11 +87,12 @@ def read_pods(
             Job(Unit(f"{listed.names[pod]}-{at:05}", queue, (demand[pod],), float(at)), FOREVER)
             for at, pod in enumerate(arrival.order)
         ]
-    times = {row["name"]: row for row in rows_of(pods)}
+    times = {row["name"].strip(): (f"{pods} line {line}", row) for line, row in lines_of(pods)}
     jobs = []
     for at, name in enumerate(listed.names):
-        begin = _seconds(times[name].get("creation_time"), float(at))
-        end = _seconds(times[name].get("deletion_time"), FOREVER)
+        where, row = times[name]
+        begin = _moment(where, "creation_time", row.get("creation_time", ""), float(at))
+        end = _moment(where, "deletion_time", row.get("deletion_time", ""), FOREVER)
         unit = Unit(name, queue, (demand[at],), begin, expected=_known(end - begin))
         jobs.append(Job(unit, max(0.0, end - begin)))
     return sorted(jobs, key=lambda job: (job.unit.submitted, job.unit.key))
@@ -96,9 +100,9 @@ def read_pods(
 
 def read_nodes(path: Path) -> tuple[Node, ...]:
     """Nodes of an openb list, or of Muri's one-line form: so many alike behind each switch."""
-    rows = rows_of(path)
-    if rows and "num_node_p_switch" in rows[0]:
-        return _behind_switches(path, rows[0])
+    lines = lines_of(path)
+    if lines and "num_node_p_switch" in lines[0][1]:
+        return _behind_switches(path, lines[0][1])
     listed = openb.read_nodes(path)
     return tuple(
         shaping.NodeForm(
@@ -114,18 +118,26 @@ def _behind_switches(path: Path, row: Mapping[str, str]) -> tuple[Node, ...]:
         switches, nodes, gpus, cpus, memory = (int(row[name]) for name in names)
     except (KeyError, ValueError) as problem:
         raise BadInput(f"{path} must give whole numbers for {', '.join(names)}.") from problem
+    if not (switches > 0 < nodes and switches * nodes <= shaping.MOST_NODES):
+        raise BadInput(
+            f"{path}: {switches} switches with {nodes} nodes each are no cluster: give 1 to "
+            f"{shaping.MOST_NODES} nodes."
+        )
+    if not (0 <= gpus <= openb.MOST_DEVICES and 0 <= cpus <= MOST_CPUS and 0 <= memory <= MOST_GIB):
+        raise BadInput(
+            f"{path}: a node has 0 to {openb.MOST_DEVICES} GPUs, {MOST_CPUS} CPUs and {MOST_GIB} "
+            f"GiB; this one has {gpus}, {cpus} and {memory}."
+        )
     form = shaping.NodeForm(gpus, cpu=cpus * 1000, memory=memory * shaping.GIB)
     return shaping.cluster(switches * nodes, form, rack=nodes)
 
 
-def rows_of(path: Path) -> list[dict[str, str]]:
-    """All rows of a CSV file, plain or gzip."""
+def lines_of(path: Path) -> list[tuple[int, dict[str, str]]]:
+    """All rows of a CSV file, plain or gzip, with the lines at which they end."""
     try:
-        return list(openb.table(openb.text_of(path)))
+        return list(openb.table(path))
     except openb.BadTrace as problem:
         raise BadInput(str(problem)) from problem
-    except csv.Error as problem:
-        raise BadInput(f"{path} is no CSV: {problem}.") from problem
 
 
 class _JobReader:
@@ -152,7 +164,7 @@ class _JobReader:
             duration = max(0.0, self._time(where, row, "end") - submitted)
         gpus, part = self._gpus(where, row)
         needs = self._needs(where, row)
-        members = round(self._number(where, row, "members", 1))
+        members = self._count(where, row, "members", 1, 1)
         role = self.roles.of_gpus(gpus, needs)
         if members > 1 or part:
             each = (DeviceRequest("gpu", max(1, gpus), compute=part),) if gpus or part else ()
@@ -164,7 +176,7 @@ class _JobReader:
             (role,),
             submitted,
             self._text(row, "user"),
-            priority=round(self._number(where, row, "priority", 50)) if self.ranked else 50,
+            priority=self._count(where, row, "priority", 0, 50) if self.ranked else 50,
             expected=self._number(where, row, "expected") if said else duration,
             kin=self._text(row, "user"),
         )
@@ -176,11 +188,23 @@ class _JobReader:
     def _gpus(self, where: str, row: Mapping[str, str]) -> tuple[int, int]:
         """Whole GPUs, or thousandths of one."""
         count = self._number(where, row, "gpus")
-        if count.is_integer():
-            return int(count), 0
-        if count > 1:
-            raise BadInput(f"{where}: gpus is {count}, it must be whole, or a part of one.")
-        return 0, max(1, round(1000 * count))
+        if 0 < count < 1:
+            return 0, max(1, round(1000 * count))
+        if not count.is_integer() or count > MOST_COUNT:
+            raise BadInput(
+                f"{where}: gpus is {self._text(row, 'gpus')!r}, it must be a part of one, or whole "
+                f"and at most {MOST_COUNT}."
+            )
+        return int(count), 0
+
+    def _count(self, where: str, row: Mapping[str, str], what: str, least: int, usual: int) -> int:
+        value = self._number(where, row, what, float(usual))
+        if not (value.is_integer() and least <= value <= MOST_COUNT):
+            raise BadInput(
+                f"{where}: {what} is {self._text(row, what)!r}, it must be a whole number from "
+                f"{least} to {MOST_COUNT}."
+            )
+        return int(value)
 
     def _needs(self, where: str, row: Mapping[str, str]) -> dict[str, int]:
         needs: dict[str, int] = {}
@@ -191,6 +215,8 @@ class _JobReader:
                     needs[what] = read(text)
                 except quantity.Malformed as problem:
                     raise BadInput(f"{where}: {what} is {text!r}: {problem}.") from problem
+                if needs[what] > openb.MOST:
+                    raise BadInput(f"{where}: {what} is {text!r}, more than any node could have.")
         return needs
 
     def _text(self, row: Mapping[str, str], what: str) -> str:
@@ -206,25 +232,15 @@ class _JobReader:
             value = float(text)
         except ValueError:
             value = math.nan
-        if not 0 <= value < math.inf:
-            raise BadInput(f"{where}: {what} is {text!r}, it must be a number from 0 up.")
+        if not 0 <= value <= facts_check.MOST_SECONDS:
+            raise BadInput(
+                f"{where}: {what} is {text!r}, it must be a number from 0 to "
+                f"{facts_check.MOST_SECONDS:.0e}."
+            )
         return value
 
     def _time(self, where: str, row: Mapping[str, str], what: str) -> float:
-        """Seconds, or a date and time (read as UTC when it names no zone)."""
-        text = self._text(row, what)
-        if text.replace(".", "", 1).isdigit():
-            return float(text) / self.scale
-        try:
-            moment = datetime.datetime.fromisoformat(text)
-        except ValueError as problem:
-            raise BadInput(
-                f"{where}: {what} is {text!r}, it must be seconds or a date such as "
-                "2017-10-09 07:01:55."
-            ) from problem
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=datetime.UTC)
-        return moment.timestamp()
+        return _moment(where, what, self._text(row, what), None, self.scale)
 
 
 def _pod_role(roles: shaping.Roles, shape: Shape) -> Role:
@@ -235,8 +251,27 @@ def _pod_role(roles: shaping.Roles, shape: Shape) -> Role:
     return roles.of(1, {"cpu": shape.cpu, "memory": shape.memory << 20}, requests)
 
 
-def _seconds(text: str | None, default: float) -> float:
-    return float(text) if text and text.strip() else default
+def _moment(where: str, what: str, text: str, default: float | None, scale: float = 1.0) -> float:
+    """Seconds, or a date and time (read as UTC when it names no zone)."""
+    text = text.strip()
+    if not text and default is not None:
+        return default
+    try:
+        try:
+            value = float(text) / scale
+        except ValueError:
+            moment = datetime.datetime.fromisoformat(text)
+            if moment.tzinfo is None:
+                moment = moment.replace(tzinfo=datetime.UTC)
+            value = moment.timestamp()
+    except (ValueError, OverflowError):
+        value = math.nan
+    if not 0 <= value <= facts_check.MOST_SECONDS:
+        raise BadInput(
+            f"{where}: {what} is {text!r}, it must be seconds from 0 up or a date such as "
+            "2017-10-09 07:01:55."
+        )
+    return value
 
 
 def _known(seconds: float) -> float | None:

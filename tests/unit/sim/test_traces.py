@@ -59,6 +59,21 @@ def test_times_of_a_list_with_iteration_times_are_milliseconds(tmp_path: Path) -
         ("submitted,gpus,duration\n1,1,1\n1,nan,5\n", "line 3: gpus is 'nan'"),
         ("submitted,gpus,duration\nsoon,1,5\n", "line 2: submitted is 'soon'"),
         ("submitted,gpus,duration,cpu\n1,1,1,lots\n", "line 2: cpu is 'lots'"),
+        ("submitted,gpus,duration,cpu\n1,1,1,1e30\n", "line 2: cpu is '1e30', more than any"),
+        ("submitted,gpus,duration\n\n1,1,1\n\n\n1,1,x\n", "line 6: duration is 'x'"),
+        ("submitted,gpus,duration\n1,1,1e300\n", "line 2: duration is '1e300'"),
+        ("submitted,gpus,duration\n1,1e300,1\n", "line 2: gpus is '1e300'"),
+        ("submitted,gpus,duration\n1,2000000,1\n", "line 2: gpus is '2000000'.*at most 1000000"),
+        ("submitted,gpus,duration\n1,1.5,1\n", "line 2: gpus is '1.5'.*a part of one, or whole"),
+        ("submitted,gpus,duration\n-1,1,1\n", "line 2: submitted is '-1'"),
+        ("submitted,gpus,duration\nnan,1,1\n", "line 2: submitted is 'nan'"),
+        ("submitted,gpus,duration\n\u00b2,1,1\n", "line 2: submitted is '\u00b2'"),
+        ("submitted,gpus,duration\n1" + "0" * 400 + ",1,1\n", "line 2: submitted is '10"),
+        ("submitted,gpus,duration,members\n1,1,1,0\n", "line 2: members is '0'.*from 1 to"),
+        ("submitted,gpus,duration,members\n1,1,1,1.5\n", "line 2: members is '1.5'"),
+        ("submitted,gpus,duration,members\n1,1,1,1000000000\n", "line 2: members is '10000"),
+        ("submitted,gpus,duration,priority\n1,1,1,1e30\n", "line 2: priority is '1e30'"),
+        ('submitted,gpus,duration\n1,1,"1\n2,1,1\n', "line 3: duration is '1"),
     ],
 )
 def test_what_is_wrong_with_a_list_is_said_with_its_line(
@@ -66,6 +81,68 @@ def test_what_is_wrong_with_a_list_is_said_with_its_line(
 ) -> None:
     with pytest.raises(BadInput, match=words):
         traces.read_jobs(written(tmp_path, "bad.csv", text))
+
+
+def test_a_list_of_which_no_cluster_could_be_made_says_so(tmp_path: Path) -> None:
+    text = "submitted,gpus,duration\n0,1,1\n1,1,1e15\n"
+    with pytest.raises(BadInput, match=r"more than 100000: say how many there are with --nodes"):
+        sources.open_source(str(written(tmp_path, "long.csv", text)))
+
+
+def test_seconds_may_be_written_with_an_exponent(tmp_path: Path) -> None:
+    path = written(tmp_path, "jobs.csv", "submitted,gpus,duration\n1e3,1,2.5e2\n")
+    (job,) = traces.read_jobs(path)
+    assert (job.unit.submitted, job.duration) == (1000.0, 250.0)
+
+
+_POD = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (_POD + "p,1,1,0,0,soon,5\n", "pods.csv line 2: creation_time is 'soon'"),
+        (_POD + "p,1,1,0,0,1,2\n\nq,1,1,0,0,nan,5\n", "pods.csv line 4: creation_time is 'nan'"),
+        (_POD + "p,1,1,0,0,-3,5\n", "pods.csv line 2: creation_time is '-3'"),
+        (_POD + "p,1,1,0,0,1,later\n", "pods.csv line 2: deletion_time is 'later'"),
+        (_POD + "p,1,1,0,0,1,2\n p ,1,1,0,0,1,2\n", "line 3: name is 'p', which is there already"),
+        (_POD + ",1,1,0,0,1,2\n", "line 2: name is empty"),
+        (_POD + "p,1,1,1,1500,1,2\n", "line 2: it asks for 1500 thousandths of a device"),
+        (_POD + "p,1e30,1,0,0,1,2\n", "line 2: cpu_milli is '1e30'"),
+    ],
+)
+def test_what_is_wrong_with_a_pod_list_is_said_with_its_line(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    nodes = written(tmp_path, "nodes.csv", "sn,cpu_milli,memory_mib,gpu\nn,1000,1000,1\n")
+    with pytest.raises(BadInput, match=words):
+        sources.open_pods(nodes, written(tmp_path, "pods.csv", text))
+
+
+def test_pods_with_dates_and_names_in_spaces(tmp_path: Path) -> None:
+    nodes = written(tmp_path, "nodes.csv", "sn,cpu_milli,memory_mib,gpu\nn,1000,1000,1\n")
+    text = _POD + " p ,1,1,0,0,2020-01-01 00:00:00,2020-01-01 00:10:00\n"
+    (job,) = sources.open_pods(nodes, written(tmp_path, "pods.csv", text)).jobs
+    assert (job.unit.key, job.duration) == ("p", 600.0)
+
+
+_SWITCHES = "num_switch,num_node_p_switch,num_gpu_p_node,num_cpu_p_node,mem_p_node\n"
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("-2,2,8,64,256", "-2 switches with 2 nodes each are no cluster: give 1 to 100000 nodes"),
+        ("0,2,8,64,256", "0 switches with 2 nodes each are no cluster"),
+        ("1000000000,2,8,64,256", "are no cluster: give 1 to 100000"),
+        ("1,2,1000000000,64,256", "a node has 0 to 1024 GPUs"),
+        ("1,2,8,1000000000000000000000,256", "a node has 0 to 1024 GPUs, 1048576 CPUs"),
+        ("a,2,8,64,256", "must give whole numbers for num_switch"),
+    ],
+)
+def test_nodes_behind_switches_that_cannot_be(tmp_path: Path, row: str, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        traces.read_nodes(written(tmp_path, "nodes.csv", f"{_SWITCHES}{row}\n"))
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
@@ -184,7 +261,9 @@ def test_a_part_of_a_gpu_is_a_share_and_not_nothing(tmp_path: Path) -> None:
         [("share", 250)], [], [("whole", 0)],
     ]  # fmt: skip
     path.write_text("submitted,duration,gpus\n0,10,1.5\n")
-    with pytest.raises(BadInput, match=r"line 2: gpus is 1\.5, it must be whole, or a part of one"):
+    with pytest.raises(
+        BadInput, match=r"line 2: gpus is '1.5', it must be a part of one, or whole"
+    ):
         traces.read_jobs(path)
 
 
