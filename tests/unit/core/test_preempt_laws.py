@@ -16,6 +16,7 @@ from windlass.core.facts import (
     Running,
     Seat,
     Topology,
+    by_unit,
 )
 
 pytestmark = CAMPAIGN
@@ -141,8 +142,7 @@ class Crowd:
     """A world that is full: its dice, and so all of it, come from one number."""
 
     def __init__(self, seed, nodes, running, waiting):
-        self.seed = (seed, nodes, running, waiting)
-        self.throw = throw = dice(*self.seed)
+        self.throw = throw = dice(seed, nodes, running, waiting)
         self.modest = throw.one_in(3)
         """Nobody borrows and everybody has a piece of some node: whoever does not fit must wait,
         whatever it is guaranteed."""
@@ -224,15 +224,16 @@ class Crowd:
             topology=Topology("rack", required=True) if throw.one_in(4) else None,
         )  # fmt: skip
 
-    def __repr__(self):
-        facts = self.world.snapshot.facts()
-        return f"Crowd{self.seed}: {facts}"
+
+def _crowd(numbers):
+    note(f"Crowd{numbers}")  # a failure names it: its printed form would be empty
+    return Crowd(*numbers)
 
 
-crowds = st.builds(
-    Crowd, st.integers(0, 1 << 32), st.sampled_from((3, 2, 4, 1)),
+crowds = st.tuples(
+    st.integers(0, 1 << 32), st.sampled_from((3, 2, 4, 1)),
     st.sampled_from(range(10, 0, -1)), st.sampled_from((4, 3, 2, 1)),
-)  # fmt: skip
+).map(_crowd)  # fmt: skip
 
 
 def remaining(running: Running, told) -> tuple[Seat, ...]:
@@ -247,8 +248,8 @@ def test_nobody_is_stopped_without_a_gainer_who_then_starts(crowd):
     found = world.decide()
     note(str(found))
     nominated = {each.unit for each in found.nominations}
-    for eviction in found.evictions:
-        assert eviction.gainer in nominated
+    assert {eviction.gainer for eviction in found.evictions} <= nominated
+    for eviction in by_unit(found.evictions):
         victim = world.snapshot.running[eviction.unit]
         left = len(remaining(victim, eviction.seats))
         assert left == 0 or left >= victim.unit.roles[0].least
@@ -342,9 +343,10 @@ def test_no_other_queue_takes_what_is_inside_a_guarantee(crowd):
     """By other queues."""
     for eviction in found.evictions:
         victim = snapshot.running[eviction.unit]
-        gone[eviction.unit] = _gpus(victim.unit) * len(eviction.seats)
+        given = _gpus(victim.unit) * len(eviction.seats)
+        gone[eviction.unit] = gone.get(eviction.unit, 0) + given
         if snapshot.waiting[eviction.gainer].queue != victim.unit.queue:
-            taken[victim.unit.queue] = taken.get(victim.unit.queue, 0) + gone[eviction.unit]
+            taken[victim.unit.queue] = taken.get(victim.unit.queue, 0) + given
     for eviction in found.evictions:
         victim, gainer = snapshot.running[eviction.unit].unit, snapshot.waiting[eviction.gainer]
         if victim.queue == gainer.queue:
