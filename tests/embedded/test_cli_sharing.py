@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,6 +124,41 @@ def test_pausing_draining_and_moving_lose_no_run(engine: Engine) -> None:
     until(lambda: phase(engine, "red", "later")[0] == "Running")
     spec = engine.ok("get", "run", "later", "-N", "red", "--json").json["spec"]
     assert spec["priority"] == 80
+
+
+def test_a_server_that_is_killed_after_each_change_loses_no_run_and_no_change(
+    engine: Engine,
+) -> None:
+    submit(engine, "red", "here")
+    until(lambda: phase(engine, "red", "here")[0] == "Running")
+    engine.ok("queue", "drain", "red", "--now")
+    kill_server(engine)
+    until(lambda: phase(engine, "red", "here") == ("Queued", "QueuePaused"))
+    engine.ok("move", "-N", "red", "here", "--queue", "default")
+    kill_server(engine)
+    until(lambda: phase(engine, "red", "here")[0] == "Running")
+    engine.ok("set-priority", "-N", "red", "here", "80")
+    engine.ok("queue", "resume", "red")
+    kill_server(engine)
+    submit(engine, "red", "later")
+    until(lambda: phase(engine, "red", "later")[0] == "Running")
+    run = engine.ok("get", "run", "here", "-N", "red", "--json").json
+    assert (run["spec"]["queue"], run["spec"]["priority"]) == ("default", 80)
+    assert run["status"]["phase"] == "Running"
+    assert run["status"]["attempt"] == 1, "stopped once by the drain, and never again"
+
+
+def kill_server(engine: Engine) -> None:
+    """kill -9; returns when another answers."""
+    description = engine.state / "server.json"
+    before = json.loads(description.read_text())["pid"]
+    os.kill(before, signal.SIGKILL)
+
+    def answers() -> bool:
+        other = description.exists() and json.loads(description.read_text())["pid"] != before
+        return other and engine("queue", "tree", "-q").code == exits.OK
+
+    until(answers, 180)
 
 
 @pytest.mark.parametrize(
