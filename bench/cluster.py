@@ -69,7 +69,7 @@ async def _place(plane: Plane, who: str, size: int, count: int) -> report.Row:
             await bound.reach(count)
         memory = processes.resident_bytes(process.pid) >> 20
     moments = sorted(bound.times.values())
-    process.stop()  # in order: it gives its lease back
+    process.stop(seconds=30)  # in order: it gives its lease back, also when it is busy deciding
     await plane.remove_pods(namespace)
     return _row(_name(who, size), count, begun, moments, used, memory)
 
