@@ -96,9 +96,12 @@ class Curve:
     """Pods that found room."""
 
     def unallocated(self, arrived: int) -> float | None:
-        """Percent of devices left idle at this point; None if demand never got there."""
-        value = self.allocated.get(arrived)
-        return None if value is None else round(100.0 - value, 2)
+        """Percent of devices left idle at this point; None if demand never got there. In a small
+        cluster one pod is several percent: between two pods everything stays as it was."""
+        if not self.allocated or arrived > max(self.allocated):
+            return None
+        before = max((point for point in self.allocated if point <= arrived), default=None)
+        return 100.0 if before is None else round(100.0 - self.allocated[before], 2)
 
 
 def folder() -> Path:

@@ -95,6 +95,8 @@ def test_replay_counts_what_arrived_and_what_found_room(files: Path) -> None:
     assert curve.allocated == {33: 33.33, 38: 37.5, 71: 70.83, 104: 70.83}
     assert curve.unallocated(104) == 29.17
     assert curve.unallocated(130) is None
+    assert curve.unallocated(100) == curve.unallocated(71), "no pod came between the two"
+    assert curve.unallocated(10) == 100.0
 
 
 @pytest.mark.parametrize(
