@@ -194,6 +194,15 @@ class Budgets:
         self._used = registry.gauge(
             "windlass_budget_used_ratio", "Part of the budget that is used.", ("queue",)
         )
+        self._states = registry.gauge(
+            "windlass_budget_state", "1 for what is in force: Open, Warned, Held or Stopped.",
+            ("queue", "state"),
+        )  # fmt: skip
+        self._ends = registry.gauge(
+            "windlass_budget_runs_out_timestamp_seconds",
+            "When the budget will be used up if things go on; absent: not in this period.",
+            ("queue",),
+        )
         queues.add_handler(self._queue_changed)
 
     async def run(self) -> None:
@@ -216,15 +225,24 @@ class Budgets:
         """Looks at every budget, and writes what is new."""
         listed = list(self._queues)
         limited = [each for each in listed if each.spec.budget is not None]
+        found: dict[str, queue.BudgetStatus] = {}
+        now = int(self._now().timestamp())
         if limited:
             parents = {each.name: each.spec.parent for each in listed}
-            now = int(self._now().timestamp())
             found = await asyncio.to_thread(self._judge, limited, parents, now)
-            for each in limited:
-                await self._write(each, found[each.name], now)
+        self._show(found)
+        for each in limited:
+            await self._write(each, found[each.name], now)
         for each in listed:
             if each.spec.budget is None and each.status.budget is not None:
                 await self._patch(each, None)
+
+    def _show(self, found: Mapping[str, queue.BudgetStatus]) -> None:
+        """Those that there are: a budget that is taken away is not shown any more."""
+        self._used.replace({(name,): each.percent / 100 for name, each in found.items()})
+        self._states.replace({(name, each.state): 1 for name, each in found.items()})
+        ends = {(name,): each.runs_out for name, each in found.items() if each.runs_out}
+        self._ends.replace({labels: _unix(text) for labels, text in ends.items()})
 
     def _judge(
         self, limited: Iterable[queue.Queue], parents: Mapping[str, str | None], now: int
@@ -253,7 +271,6 @@ class Budgets:
         return found
 
     async def _write(self, each: queue.Queue, status: queue.BudgetStatus, now: int) -> None:
-        self._used.set(each.name, to=status.percent / 100)
         override = each.spec.budget.override if each.spec.budget else None
         if override is not None:
             row = {"queue": each.name, "by": override.by, "at": now,

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,7 +23,7 @@ from aiohttp import web
 from windlass.control import holding
 from windlass.kinds import kubernetes, times
 from windlass.kinds.run import Run
-from windlass.server import platformpaths
+from windlass.server import accountsdoc, platformpaths
 from windlass.server.identity import Attributes, Identity
 from windlass.server.rights import Rights
 from windlass.store import client, errors
@@ -79,6 +80,7 @@ class Accounts:
         if self.ledger is None:
             raise errors.NotFound("this server keeps no ledger; start it without --ledger off")
         query = request.rel_url.query
+        _refuse_unreadable(query)
         match asked.what:
             case "statement":
                 return await self._statement(self.ledger, query, asked)
@@ -268,7 +270,7 @@ def _range(query: Any, now: int) -> tuple[int, int]:
             end = int(times.parse(query["until"]).timestamp()) if "until" in query else now
             return start, max(start, end)
         return calendar.month(query.get("month") or calendar.month_of(now, zone), zone)
-    except (ValueError, KeyError, OverflowError) as problem:
+    except (ValueError, KeyError, OverflowError, OSError) as problem:
         raise errors.BadRequest(
             f"{problem}; give month=2026-11, or since= and until= as 2026-01-01T10:20:00Z"
         ) from problem
@@ -276,9 +278,16 @@ def _range(query: Any, now: int) -> tuple[int, int]:
 
 def _number(query: Any, name: str) -> int:
     text = query.get(name, "0")
-    if not text.isdigit() or int(text) > 100_000:
-        raise errors.BadRequest(f"{name} must be a number from 0 to 100000")
+    if not re.fullmatch("[0-9]{1,6}", text) or int(text) > accountsdoc.MOST:
+        raise errors.BadRequest(f"{name} must be a number from 0 to {accountsdoc.MOST}")
     return int(text)
+
+
+def _refuse_unreadable(query: Any) -> None:
+    """PostgreSQL takes no text with a zero in it."""
+    for name, value in query.items():
+        if "\0" in value:
+            raise errors.BadRequest(f"{name!a} holds a zero byte; leave it out")
 
 
 def _format(query: Any) -> str:

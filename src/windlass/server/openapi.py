@@ -70,7 +70,7 @@ def _document(group: str, version: str) -> bytes:
     for resource in discovery.resources_of(group, version):
         paths |= _resource_paths(resource, schemas)
     if group == platformpaths.GROUP:
-        described, answers = accountsdoc.described()
+        described, answers = accountsdoc.described(_STATUS)
         paths |= described
         schemas |= answers
     for review in discovery.reviews_of(group, version):

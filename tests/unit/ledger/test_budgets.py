@@ -49,9 +49,8 @@ class Drill:
         self.store, self.book = store, book
         self.clock = Clock(at(2028, 2, 1))
         self.queues = Reflector(store, queue.Queue)
-        self.budgets = budgets.Budgets(
-            store, self.queues, book, metrics.Registry(), now=self.clock
-        )  # fmt: skip
+        self.registry = metrics.Registry()
+        self.budgets = budgets.Budgets(store, self.queues, book, self.registry, now=self.clock)
 
     async def add(self, name: str, parent: str | None = None, **budget: object) -> None:
         limit = queue.Budget(**budget) if budget else None
@@ -172,6 +171,22 @@ async def test_what_is_used_up_holds_admission_until_an_administrator_says_other
     await drill.look("default")
     await world.go(2)
     assert (await world.status("late")).phase == "Running"
+
+
+async def test_prometheus_is_told_of_the_budgets_that_there_are(drill):
+    await drill.add("vision", device_hours={"gpu": "100"}, time_zone="Europe/Berlin")
+    drill.hold("vision", at(2028, 2, 1), None)
+    drill.clock.now = at(2028, 2, 2)
+    status = await drill.look("vision")
+    page = drill.registry.render()
+    assert 'windlass_budget_used_ratio{queue="vision"} 0.48' in page
+    assert 'windlass_budget_state{queue="vision",state="Open"} 1' in page
+    ends = int(times.parse(status.runs_out).timestamp())
+    assert f'windlass_budget_runs_out_timestamp_seconds{{queue="vision"}} {ends}' in page
+    await drill.store.patch(queue.Queue, "vision", patch={"spec": {"budget": None}})
+    await drill._until(lambda: drill.queues.get("vision").spec.budget is None)
+    await drill.budgets.step()
+    assert 'queue="vision"' not in drill.registry.render()
 
 
 async def test_a_month_has_as_many_hours_as_it_has(drill):
