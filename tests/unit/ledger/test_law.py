@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fractions
 
 import sqlalchemy as sa
 from hypothesis import given
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.properties.settings import cases
 from tests.unit.ledger import history
-from windlass.ledger import accounting, fleet, reports, schema, sharing, verifying
+from windlass.kinds import pricelist
+from windlass.ledger import accounting, fleet, reading, reports, schema, sharing, verifying
 from windlass.ledger.book import Book
 from windlass.ledger.facts import DAY
 
@@ -83,6 +85,34 @@ def _rows(book: Book) -> list[tuple[object, ...]]:
         return found
 
 
+def _each_has_the_rate_of_its_time(book: Book, platform: history.Platform) -> None:
+    """By the lists themselves: sums alone would hide who paid too much."""
+    lists = [(reading.unix(each.spec.effective_from), each.spec.entries)
+             for each in platform.prices]  # fmt: skip
+    table = schema.interval
+    query = sa.select(
+        table.c.started, table.c.ended, table.c.form, table.c.rate, schema.device.c.kind
+    ).join(schema.device, schema.device.c.id == table.c.device)
+    with book.engine.connect() as connection:
+        rows = connection.execute(query).all()
+    for started, ended, form, rate, kind in rows:
+        if started == ended:
+            continue
+        assert not any(started < at < ended for at, _ in lists)
+        latest = max((at for at, _ in lists if at <= started), default=None)
+        # Of several lists of one second any may count.
+        right = {_by_the_hour(entries, kind, form) for at, entries in lists if at == latest}
+        assert rate in (right or {0})
+
+
+def _by_the_hour(entries: list[pricelist.Price], kind: str, form: str) -> int:
+    mine = [each for each in entries if each.device == kind and each.form in (None, form)]
+    price = max(mine, key=lambda each: each.form is not None)
+    assert price.rented is not None
+    nano = fractions.Fraction(price.rented.per_hour) * 10**9 / 3600
+    return int(nano + fractions.Fraction(1, 2))
+
+
 def test_any_history_adds_up_overlaps_nowhere_and_may_be_told_again(make):
     @cases(25, 3000)
     @given(history.steps())
@@ -92,6 +122,7 @@ def test_any_history_adds_up_overlaps_nowhere_and_may_be_told_again(make):
         verdict = verifying.verify(book, history.START - 50, platform.now + 50)
         assert verdict.difference == 0
         assert verdict.overlaps == []
+        _each_has_the_rate_of_its_time(book, platform)
         gpus = {}
         account = accounting.between(book, history.START - 50, platform.now)
         for (who, kind, *_), total in account.sums.items():
@@ -199,7 +230,7 @@ def test_what_is_forgotten_stays_in_the_sums_by_day(make):
     assert "only sums of whole days" in asked.notes[0]
     assert day.notes == []
     assert verifying.verify(book, *part).holds
-    assert fleet.series(book, *part, 300).step_seconds == DAY
+    assert fleet.series(book, *part, part[1], 300).step_seconds == DAY
     # What single runs cost goes, too: the sums by day, team and user are all that is left.
     accounting.prune(book, history.MIDNIGHT, history.MIDNIGHT)
     by_day, by_run = told()
