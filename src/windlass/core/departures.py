@@ -112,7 +112,7 @@ class Departures:
         if new:
             size, resources = len(self._promises), len(self._cycle.scene.cluster.resources)
             more = roster.flatten([promise.piece for promise in new], resources)
-            self._promised = roster.join([self._promised, more], [size, len(new)])
+            self._promised = roster.join([self._promised, more], [size, len(new)], resources)
             self._promises |= {promise.piece.key: promise for promise in new}
         return self._promises.values()
 

@@ -312,7 +312,7 @@ def _count_on_others(cycle: Cycle, claim: Claim) -> bool:
     outlook = cycle.departures.outlook()
     if outlook is None:
         return False
-    nobody, none = victims.nobody(cycle), np.zeros(0, np.bool_)
+    nobody, none = victims.nobody(cycle, claim), np.zeros(0, np.bool_)
     trial = Trial(cycle, claim, nobody, outlook.later, quota=True)
     if not trial.fits(none):
         return False

@@ -54,6 +54,9 @@ class Tree:
         self.guarantee = self._fitting_guarantees()
         self.guaranteed = frozenset(r for sums in self.guarantee.values() for r in sums)
         """Resources that are guaranteed to anybody; only these can be borrowed."""
+        limited = (r for queue in self.queues.values() for r in queue.limit)
+        self.ruled = tuple(sorted(self.guaranteed.union(limited)))
+        """Resources that any rule is about."""
         self.withholding = self._who_withholds()
         """Resource -> queues that do not lend all of it, and those above them."""
         self._shares: dict[str, int] = {}

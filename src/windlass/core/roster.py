@@ -85,8 +85,10 @@ def flatten(pieces: Sequence[Piece], resources: int) -> Flat:
     )
 
 
-def join(flats: Sequence[Flat], sizes: Sequence[int]) -> Flat:
+def join(flats: Sequence[Flat], sizes: Sequence[int], resources: int) -> Flat:
     """One numbering for the pieces of several."""
+    if not flats:
+        return flatten((), resources)
     offsets = list(zip(flats, np.cumsum([0, *sizes]), strict=False))
     return Flat(
         np.concatenate([flat.seat_of + offset for flat, offset in offsets]),
@@ -96,9 +98,9 @@ def join(flats: Sequence[Flat], sizes: Sequence[int]) -> Flat:
     )
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(slots=True, eq=False)
 class Columns:
-    """The pieces of one queue, sorted by key, the least of a unit before its surplus."""
+    """The pieces of one queue, sorted by key, the least of a unit before its surplus. Read only."""
 
     pieces: Objects
     """An array, so that choosing some of them costs little."""
@@ -117,8 +119,10 @@ class Columns:
     firm: Mask
     surplus: Mask
     leaving: Mask
-    flat: Flat
+    resources: int
+    """Columns of the cluster's resources."""
     held: dict[str, Ints] = dataclasses.field(default_factory=dict)
+    _flat: Flat | None = None
 
     def rows(self, key: str) -> slice:
         """Where the pieces of one unit are."""
@@ -138,6 +142,15 @@ class Columns:
         seats = (self.pieces[row].seats for row in found)
         go = (any((seat.role, seat.index) in gone for seat in each) for each in seats)
         return found[np.fromiter(go, np.bool_, len(found))]
+
+    def flat_of(self, rows: Ints) -> Flat:
+        """What some of the pieces (ascending) hold. Mostly few are asked for; for many, all are
+        told once and kept."""
+        if self._flat is None and 4 * len(rows) <= len(self.pieces):
+            return flatten(self.pieces[rows].tolist(), self.resources)
+        if self._flat is None:
+            self._flat = flatten(self.pieces.tolist(), self.resources)
+        return self._flat.only(rows)
 
     def held_of(self, resource: str) -> Ints:
         found = self.held.get(resource)
@@ -280,7 +293,7 @@ def _columns(units: Mapping[str, tuple[Piece, ...]], resources: int) -> Columns:
         np.array([not each.unit.preemptible for each in running], np.bool_),
         surplus_rows,
         np.array([_is_leaving(piece) for piece in pieces], np.bool_),
-        flatten(pieces, resources),
+        resources,
     )
 
 
@@ -322,9 +335,6 @@ def _patched(old: Columns, changed: Set[str], new: Columns) -> Columns:
         values = np.concatenate([getattr(old, name)[kept], getattr(new, name)])[order]
         return np.asarray(values)
 
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    flat = join([old.flat.only(kept), new.flat], [len(kept), len(new.pieces)])
     surplus_rows = merged("surplus")
     held = {
         resource: np.concatenate([amounts_held[kept], new.held_of(resource)])[order]
@@ -343,6 +353,6 @@ def _patched(old: Columns, changed: Set[str], new: Columns) -> Columns:
         merged("firm"),
         surplus_rows,
         merged("leaving"),
-        dataclasses.replace(flat, seat_of=place[flat.seat_of], grant_of=place[flat.grant_of]),
+        old.resources,
         held,
     )

@@ -179,8 +179,11 @@ class Books:
         self._claim, self._pool = claim, pool
         self._tree: Tree = claim.tree.fork()
         self._taken_from: dict[str, int] = {}
-        for i in np.flatnonzero(gone):
-            self.goes(int(i))
+        """Other queue -> how many of its pieces go."""
+        for queue, count, held in pool.held_by(gone):
+            self._tree.add(queue, held, firm=False, sign=-1)
+            if queue != claim.unit.queue:
+                self._taken_from[queue] = count
 
     def go_until_allowed(self, sequence: Ints) -> int:
         """How many in sequence must go until no quota is in the way."""
@@ -205,7 +208,7 @@ class Books:
         piece = self._pool.pieces[i]
         queue = piece.running.unit.queue
         self._tree.add(queue, piece.held, firm=False, sign=sign)
-        if not self._pool.own[i]:
+        if queue != self._claim.unit.queue:
             self._taken_from[queue] = self._taken_from.get(queue, 0) - sign
 
     def allow(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -70,12 +70,21 @@ class Pool:
     """Seconds of work that stopping it now would lose."""
     protected: Floats
     size: Ints
-    own: Mask
-    """Of the gainer's own queue."""
     flat: Flat
+    queues: list[tuple[str, slice]]
+    """Whose they are: the pieces of a queue stand together."""
+    held: dict[str, Ints]
+    """Of every resource that a rule is about, what each of them holds."""
 
     def __len__(self) -> int:
         return len(self.pieces)
+
+    def held_by(self, gone: Mask) -> Iterator[tuple[str, int, Sums]]:
+        """Of some of them, by queue: how many they are and what they hold."""
+        for name, part in self.queues:
+            some = gone[part]
+            sums = {r: int(held[part][some].sum()) for r, held in self.held.items()}
+            yield name, int(some.sum()), sums
 
 
 class Totals:
@@ -139,7 +148,7 @@ class Standing:
     def hope(self, cluster: Cluster, promised: Flat) -> Hope:
         """Where they are, without them."""
         if self._hope is None:
-            flat = self.own.flat.only(self.rows)
+            flat = self.own.flat_of(self.rows)
             where = np.unique(flat.members[0])
             self._hope = Hope(cluster, where, [flat, promised])
         return self._hope
@@ -220,15 +229,14 @@ def withdrawable(cycle: Cycle) -> Iterator[str]:
 
 def pool(cycle: Cycle, claim: Claim) -> Pool:
     """Everybody who may be stopped for the claim."""
-    resources = len(cycle.scene.cluster.resources)
-    found: list[tuple[Columns, Mask, Ints, bool]] = []
+    found: list[_Found] = []
     own = columns_of(cycle, claim.unit.queue)
     mask = _outranked(cycle, claim.unit, own) & _evictable(claim, claim.unit.queue, own)
     if mask.any():
         kinds = (
             np.where(own.surplus, SURPLUS, OUTRANKED) if claim.inside else np.zeros_like(own.size)
         )
-        found.append((own, mask, kinds, True))
+        found.append(_Found(claim.unit.queue, own, np.flatnonzero(mask), kinds))
     borrowers = _Borrowers(cycle, claim, _without(claim, own, mask))
     for name in sorted(claim.tree.queues) if claim.scarce & claim.tree.guaranteed else ():
         if name == claim.unit.queue:
@@ -239,12 +247,12 @@ def pool(cycle: Cycle, claim: Claim) -> Pool:
         if mask.any():
             kinds = np.where(partly, STRADDLING, BORROWED)
             kinds[columns.surplus & ~partly] = SURPLUS
-            found.append((columns, mask, kinds, False))
-    return _joined(found, cycle.now, resources)
+            found.append(_Found(name, columns, np.flatnonzero(mask), kinds))
+    return _joined(cycle, claim, found)
 
 
-def nobody(cycle: Cycle) -> Pool:
-    return _joined((), cycle.now, len(cycle.scene.cluster.resources))
+def nobody(cycle: Cycle, claim: Claim) -> Pool:
+    return _joined(cycle, claim, ())
 
 
 def _evictable(claim: Claim, queue: str, columns: Columns) -> Mask:
@@ -262,8 +270,8 @@ def _without(claim: Claim, own: Columns, gone: Mask) -> Tree:
     if claim.inside or not gone.any():
         return claim.tree
     tree = claim.tree.fork()
-    for row in np.flatnonzero(gone):
-        tree.add(claim.unit.queue, own.pieces[row].held, firm=False, sign=-1)
+    left = {resource: int(own.held_of(resource)[gone].sum()) for resource in tree.ruled}
+    tree.add(claim.unit.queue, left, firm=False, sign=-1)
     return tree
 
 
@@ -446,33 +454,48 @@ def _with_all_surplus(columns: Columns, mask: Mask, told: Mask) -> Mask:
     return mask
 
 
-def _joined(found: Sequence[tuple[Columns, Mask, Ints, bool]], now: float, resources: int) -> Pool:
+class _Found(NamedTuple):
+    """Pieces of one queue that may go, and which kind of victims they are."""
+
+    queue: str
+    columns: Columns
+    rows: Ints
+    kinds: Ints
+
+
+def _joined(cycle: Cycle, claim: Claim, found: Sequence[_Found]) -> Pool:
     pieces: list[Piece] = []
     least: list[Ints] = []
-    flats: list[Flat] = []
-    rows = [np.flatnonzero(mask) for _, mask, _, _ in found]
-    for (columns, _, _, _), chosen in zip(found, rows, strict=True):
+    queues: list[tuple[str, slice]] = []
+    for queue, columns, rows, _ in found:
         number = np.full(len(columns.pieces), -1, np.int64)
-        number[chosen] = len(pieces) + np.arange(len(chosen))
-        least.append(number[columns.least[chosen]])
-        pieces += columns.pieces[chosen].tolist()
-        flats.append(columns.flat.only(chosen))
+        number[rows] = len(pieces) + np.arange(len(rows))
+        least.append(number[columns.least[rows]])
+        queues.append((queue, slice(len(pieces), len(pieces) + len(rows))))
+        pieces += columns.pieces[rows].tolist()
 
-    def column(name: str) -> npt.NDArray[np.float64]:
-        parts = [getattr(c, name)[r] for (c, _, _, _), r in zip(found, rows, strict=True)]
-        return np.concatenate(parts) if parts else np.zeros(0)
+    def column(name: str) -> npt.NDArray[Any]:
+        return _concatenated([getattr(each.columns, name)[each.rows] for each in found])
 
-    kinds = [kinds[chosen] for (_, _, kinds, _), chosen in zip(found, rows, strict=True)]
-    own = [np.full(len(chosen), mine) for (*_, mine), chosen in zip(found, rows, strict=True)]
+    flats = [each.columns.flat_of(each.rows) for each in found]
+    resources = len(cycle.scene.cluster.resources)
     return Pool(
         pieces,
-        np.concatenate(least) if least else np.zeros(0, np.int64),
-        np.concatenate(kinds) if kinds else np.zeros(0, np.int64),
-        column("priority").astype(np.int64),
+        _concatenated(least),
+        _concatenated([each.kinds[each.rows] for each in found]),
+        column("priority"),
         column("started"),
-        np.maximum(0.0, now - column("since")),
+        np.maximum(0.0, cycle.now - column("since")),
         column("protected"),
-        column("size").astype(np.int64),
-        np.concatenate(own).astype(np.bool_) if own else np.zeros(0, np.bool_),
-        roster.join(flats, [len(r) for r in rows]) if flats else roster.flatten((), resources),
+        column("size"),
+        roster.join(flats, [len(each.rows) for each in found], resources),
+        queues,
+        {
+            resource: _concatenated([each.columns.held_of(resource)[each.rows] for each in found])
+            for resource in claim.tree.ruled
+        },
     )
+
+
+def _concatenated(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
