@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from tests.unit.core.preempting import NOW, World, node, role, settles, two_queues, unit
-from windlass.core import state, verdicts
+from windlass.core import alike, state, verdicts
 from windlass.core.facts import (
     Device,
     DeviceRequest,
@@ -398,3 +398,34 @@ def test_who_gets_a_victims_quota_does_not_start_before_the_victim_is_gone():
     assert [each.unit for each in world.decision.nominations] == ["hi"]
     world.go()
     assert [each.unit for each in world.decide().placements] == ["hi"]
+
+
+def test_units_of_a_kind_that_a_quota_keeps_waiting_are_told_so_together(monkeypatch) -> None:
+    """And the same is decided as if each of them had been asked alone."""
+
+    def decided() -> tuple[list[str], dict[str, Reason]]:
+        world = World([node("n0", 16)], [Queue("q", limit={"gpu": 4000}, order="fifo", reserve=0)])
+        for number in range(12):
+            gpus = (3, 2, 1)[number % 3]
+            world.wait(unit(f"u{number:02}", "q", 1, gpus, submitted=float(number)))
+        decision = world.decide()
+        return (
+            [each.unit for each in decision.placements],
+            {each.unit: each.reason for each in decision.verdicts},
+        )
+
+    together = decided()
+    asked: list[str] = []
+    tell = alike.over_quota
+
+    def count(cycle, unit, verdict) -> None:
+        asked.append(unit.key)
+        tell(cycle, unit, verdict)
+
+    monkeypatch.setattr(alike, "over_quota", count)
+    assert decided() == together
+    assert sorted(asked) == ["u01", "u01", "u03", "u03", "u05", "u05"], "one of each kind, twice"
+    monkeypatch.setattr(alike, "over_quota", lambda *_: None)
+    assert decided() == together
+    assert together[0] == ["u00", "u02"]
+    assert set(together[1].values()) == {Reason.WAITING_FOR_QUOTA}
