@@ -6,7 +6,7 @@ import dataclasses
 import fractions
 
 import sqlalchemy as sa
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.properties.settings import cases
@@ -65,6 +65,10 @@ def test_a_bill_is_what_counting_every_second_gives_and_may_be_cut_anywhere(span
         assert sum(each.held for each in both) == share.held
 
 
+DEARER = [("price", 0, 3, 5), ("start", 1, 1, 10), ("price", 0, 5, 10), ("end", 1, 0, 5)]
+"""A price changes while something is held that ends later."""
+
+
 def _lived(book: Book, steps: list[tuple[str, int, int, int]]) -> history.Platform:
     platform = history.Platform()
     platform.tell(book)
@@ -115,6 +119,7 @@ def _by_the_hour(entries: list[pricelist.Price], kind: str, form: str) -> int:
 
 def test_any_history_adds_up_overlaps_nowhere_and_may_be_told_again(make):
     @cases(25, 3000)
+    @example(DEARER)
     @given(history.steps())
     def law(steps):
         book = make()
