@@ -44,8 +44,8 @@ class Statement(msgspec.Struct, rename="camel"):
     total: reports.Row
     tables: dict[str, list[reports.Row]]
     days: list[Day]
-    months: dict[str, int]
-    """Micro-units of this month and the five before."""
+    months: list[reports.Row]
+    """This month and the five before."""
 
 
 def make(book: Book, team: str, month: str, now: int) -> Statement:
@@ -57,11 +57,12 @@ def make(book: Book, team: str, month: str, now: int) -> Statement:
         report = reports.usage(book, question)
         tables[title], total = report.rows, report.total
     assert total is not None, "there are tables"  # noqa: S101
-    months = {}
+    months = []
     for each in calendar.months_before(month, 6):
         first, last = calendar.month(each)
         question = reports.Question(first, last, now, by=(), team=team)
-        months[each] = reports.usage(book, question).total.cost_micros
+        whole = reports.usage(book, question).total
+        months.append(msgspec.structs.replace(whole, labels={"month": each}))
     return Statement(
         team=team,
         month=month,
@@ -122,7 +123,7 @@ def as_html(statement: Statement) -> str:
     total = f"{_hours(statement.total.device_hours)} device hours"
     if statement.currency:
         total += f", {statement.total.cost}"
-    tables = {**statement.tables, "Months": _month_rows(statement)}
+    tables = {**statement.tables, "Months": statement.months}
     words = f"{total}. Numbers of {statement.as_of}, times in UTC."
     parts = [_plots(statement), *(_table(name, rows) for name, rows in tables.items())]
     return page.make(title, words, parts)
@@ -146,14 +147,6 @@ def _plots(statement: Statement) -> str:
         up = charts.plain_axis(max(cost) or 1.0, f"{statement.currency} a day")
         parts += ["<h2>Cost by day</h2>", charts.lines([line], across, up, "cost by day")]
     return "\n".join(parts)
-
-
-def _month_rows(statement: Statement) -> list[reports.Row]:
-    return [
-        reports.Row({"month": month}, cost_micros=cost,
-                    cost=money.text(cost, statement.currency) if statement.currency else "")
-        for month, cost in statement.months.items()
-    ]  # fmt: skip
 
 
 def _table(title: str, rows: list[reports.Row]) -> str:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.properties.generators import dice
 from tests.properties.settings import CAMPAIGN, cases
 from tests.unit.core.preempting import NOW, World, node, settles, two_queues, unit
-from windlass.core import alike, cycle, state
+from windlass.core import alike, cycle, facts, state
 from windlass.core.facts import (
     Policy,
     Queue,
@@ -292,16 +292,34 @@ def test_no_victim_could_be_spared(crowd):
 @cases(100, 2500)
 @given(crowds)
 def test_deciding_again_stops_nobody_and_it_all_ends(crowd):
-    """I7."""
+    """I7. But who grew beyond its queue's guarantee may have to give up as much again: what was
+    free lay in pieces, and for its members elsewhere somebody else may have a right to room."""
     world = crowd.world
+    before = set(world.snapshot.running)
     world.decide()
     note(str(world.decision))
+    grew = {each.unit: len(each.seats) for each in world.decision.placements if each.unit in before}
     world.happen()
     again = world.decide()
     note(str(again))
-    assert again.evictions == ()
+    for each in facts.by_unit(again.evictions):
+        assert len(each.seats) <= grew.get(each.unit, 0)
     world.happen().go()
     world.rounds(6)
+    assert world.rounds(3) == []
+
+
+def test_who_grew_beyond_a_guarantee_gives_back_as_much_where_it_helps():
+    """The first world in which a decision after growth stopped somebody: two pieces of one device
+    lie on two nodes; the unit that grows onto the one gives up a member on the other."""
+    world = Crowd(1, 3, 10, 4).world
+    (grown,) = (each for each in world.decide().placements if each.unit == "r2")
+    world.happen()
+    (told,) = world.decide().evictions
+    assert (told.unit, len(told.seats), told.gainer) == ("r2", len(grown.seats), "w2")
+    world.happen().go()
+    assert "w2" in {each.unit for each in world.decide().placements}
+    world.happen()
     assert world.rounds(3) == []
 
 
