@@ -360,12 +360,17 @@ def _largest(connection: sa.Connection, account: Account, where: list[Any]) -> l
     return sorted(found | set(list(account.numbers.values())[:20_000]))
 
 
-def _first_day(connection: sa.Connection) -> int | None:
-    """The day on which anything began."""
+def began(connection: sa.Connection) -> int | None:
+    """When the first thing began of which an interval is left."""
     tables = (schema.interval, schema.presence, schema.open_interval, schema.open_presence)
     found = [connection.execute(sa.select(sa.func.min(t.c.started))).scalar() for t in tables]
-    known = [int(each) for each in found if each is not None]
-    return min(known) // DAY * DAY if known else None
+    return min((int(each) for each in found if each is not None), default=None)
+
+
+def _first_day(connection: sa.Connection) -> int | None:
+    """The day on which anything began."""
+    first = began(connection)
+    return None if first is None else first // DAY * DAY
 
 
 def _mark(connection: sa.Connection, name: str) -> int:

@@ -74,7 +74,9 @@ class Series(msgspec.Struct, rename="camel"):
 
 
 def series(book: Book, start: int, end: int, now: int, step: int = 0) -> Series:
-    """By stretches of `step` seconds; 0: as fine as makes sense."""
+    """By stretches of `step` seconds; 0: as fine as makes sense. Averages are of the time in which
+    there was a fleet: not of days before it."""
+    start = _since_there_is_one(book, start, end)
     step = step or next((s for s in STEPS if (end - start) / s <= 60), STEPS[-1])
     step = max(step, -(-(end - start) // MOST_POINTS))
     step = _multiple(step, samples.finest(start, now))
@@ -101,6 +103,14 @@ def series(book: Book, start: int, end: int, now: int, step: int = 0) -> Series:
             for (name, resource), amounts in sorted(cells.items())
         ],
     )
+
+
+def _since_there_is_one(book: Book, start: int, end: int) -> int:
+    if book.get_mark(PRUNED):
+        return start  # when it all began is forgotten
+    with book.reading() as connection:
+        began = accounting.began(connection)
+    return start if began is None else min(max(start, began), end)
 
 
 def _points(

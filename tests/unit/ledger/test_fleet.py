@@ -216,6 +216,10 @@ async def test_the_series_tells_what_was_held_used_lent_and_waited_for(store, bo
     assert (cores.used, cores.waiting) == (1.5, 64.0)
     mine = cores.teams[build.NAMESPACE]
     assert (mine.held, mine.used, mine.lent, mine.waiting) == (1.0, 0.5, 0.0, 64.0)
+    # Asked for a whole month, a young fleet is told of the time since it is there.
+    month = fleet.series(book, begun - 30 * DAY, clock.now, clock.now)
+    assert month.step_seconds <= 300
+    assert [point.present for point in month.points if point.device == MACHINE][-1] == 1.0
     rows = list(csv.DictReader(io.StringIO(fleetpage.as_csv(found))))
     assert {(row["device"], row["team"]) for row in rows} >= {("cpu", ""), ("cpu", build.NAMESPACE)}
     page = fleetpage.as_html(found)
