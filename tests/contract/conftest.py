@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.objects import ok
-from tests.harness import rest
+from tests.harness import changes, rest
 
 NODES = ("n1", "n2", "node-1")
 """Nodes that pods of the cases are on: pods of unknown nodes are swept up after a while."""
@@ -32,6 +32,8 @@ def api(engine: str, request: pytest.FixtureRequest) -> Iterator[rest.Rest]:
         "control_plane" if engine == "kubernetes" else "embedded_server"
     )
     client = rest.from_kubeconfig(server.kubeconfig)
+    if engine == "kubernetes":
+        changes.install(client)
     for name in NODES:
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
         assert client.post("/api/v1/nodes", node).status in (201, 409)

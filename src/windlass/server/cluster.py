@@ -101,15 +101,15 @@ class ClusterApp(Handling):
 
 async def _measured(store: KubernetesStore) -> activity.Measured:
     """From the cluster's resource metrics (metrics-server); nothing where there are none."""
+    asked = [store.raw("GET", f"{activity.PATH}/{what}") for what in ("nodes", "pods")]
     found = []
-    for what in ("nodes", "pods"):
-        status, _, body = await store.raw("GET", f"{activity.PATH}/{what}")
+    for status, _, body in await asyncio.gather(*asked):
         if status in (404, 503):  # nobody serves them, or not now
             return activity.NOTHING
         if status >= 300:
             raise errors.from_status(msgspec.json.decode(body), status)
         found.append(msgspec.json.decode(body))
-    return activity.read(found[0], found[1])
+    return activity.read(*found)
 
 
 def _described(request: web.BaseRequest, path: str) -> web.Response:

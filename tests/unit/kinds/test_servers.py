@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from tests.harness import changes
 from tests.harness.control_plane import ControlPlane
 from tests.harness.embedded import EmbeddedServer
-from tests.harness.rest import Answer, Rest, eventually
+from tests.harness.rest import Answer, Rest
 from tests.unit.kinds import cases, core_cases
-from windlass.install import applying, policies
 from windlass.kinds import registry, validation
 from windlass.kinds.meta import Object
 
@@ -27,7 +27,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Rest]:
     """Each server in turn, as its admin."""
     if request.param == "cluster":
         cluster: Rest = request.getfixturevalue("control_plane_rest")
-        _install_rules_of_changes(cluster)
+        changes.install(cluster)
         yield cluster
         return
     embedded: EmbeddedServer = request.getfixturevalue("embedded_server")
@@ -47,24 +47,6 @@ def try_create(rest: Rest, value: Json) -> Answer:
 
 def refused_fields(answer: Answer) -> list[str]:
     return [cause.get("field", "") for cause in answer.json["details"].get("causes", ())]
-
-
-def _install_rules_of_changes(cluster: Rest) -> None:
-    """What a cluster judges by policies; returns when each of them is in force."""
-    for each in policies.changes():
-        collection = applying.path_of(each).rpartition("/")[0]
-        assert cluster.post(collection, each).status in (201, 409)
-    for kind, (old, new) in cases.REFUSED_CHANGES.items():
-        collection = kind.resource.path(old["metadata"].get("namespace", ""))
-        single = f"{collection}/{old['metadata']['name']}"
-        assert cluster.post(collection, old).status == 201
-        eventually(
-            f"changes of {kind.resource.plural} are judged",
-            lambda at=single, spec=new["spec"]: (
-                cluster.merge(at, {"spec": spec}, dryRun="All").status == 422
-            ),
-        )
-        cluster.delete(single)
 
 
 def our_fields(value: Json, old: Json | None = None) -> list[str]:
