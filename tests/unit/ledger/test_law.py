@@ -9,12 +9,14 @@ import sqlalchemy as sa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.properties.settings import cases
+from tests.properties.settings import CAMPAIGN, cases
 from tests.unit.ledger import history
 from windlass.kinds import pricelist
 from windlass.ledger import accounting, fleet, reading, reports, schema, sharing, verifying
 from windlass.ledger.book import Book
 from windlass.ledger.facts import DAY
+
+pytestmark = CAMPAIGN
 
 
 @cases(300, 20_000)
