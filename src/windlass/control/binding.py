@@ -95,7 +95,7 @@ class Binder:
             for seat in placement.seats
             if (pod := self._member(placement.unit, seat.role, seat.index)) is not None
         ]
-        wanting = [each for each in found if self._book.unbound_claims(each[0])]
+        wanting = [each for each in found if self._book.lacks_volumes(each[0])]
         for pod, seat in wanting:
             node = self._nodes(seat.node)
             if node is not None:

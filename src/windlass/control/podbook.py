@@ -105,11 +105,13 @@ class PodBook:
             held = {there: handles} if there and handles else None
             self._attachments.hold(f"{podunits.POD}{uid}", held)
 
-    def unbound_claims(self, pod: kubernetes.Pod) -> tuple[str, ...]:
-        """Claims whose volumes are found or made when it is known for which node."""
+    def lacks_volumes(self, pod: kubernetes.Pod) -> bool:
+        """Whether a claim of it has no volume yet: one is to be found or made for its node, or
+        somebody else got the one that there was since its place was chosen."""
         if pod.uid not in self._mounted:
-            return ()
-        return self.volumes.reach_of(pod.namespace, self._mounted[pod.uid]).unbound
+            return False
+        reach = self.volumes.reach_of(pod.namespace, self._mounted[pod.uid])
+        return bool(reach.unbound or reach.problem)
 
     def _users(self, namespace: str, claim: str) -> set[str]:
         listed = (self.pods[uid] for uid in self._mounts.get((namespace, claim), ()))
