@@ -87,7 +87,7 @@ def series(book: Book, start: int, end: int, now: int, step: int = 0) -> Series:
     with book.reading() as connection:
         seen = samples.read(connection, start // step * step, end, step)
     points: list[Point] = []
-    for first in range(start // step * step, end, step):
+    for first in range(start // step * step if start < end else end, end, step):
         since, until = max(start, first), min(end, first + step)
         account = accounting.between(book, since, until)
         points += _points(account, seen, first, (since, until - since))

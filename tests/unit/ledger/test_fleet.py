@@ -220,6 +220,8 @@ async def test_the_series_tells_what_was_held_used_lent_and_waited_for(store, bo
     month = fleet.series(book, begun - 30 * DAY, clock.now, clock.now)
     assert month.step_seconds <= 300
     assert [point.present for point in month.points if point.device == MACHINE][-1] == 1.0
+    # Asked for a time before it, of nothing.
+    assert fleet.series(book, begun - 30 * DAY, begun - 10 * DAY - 7, clock.now).points == []
     rows = list(csv.DictReader(io.StringIO(fleetpage.as_csv(found))))
     assert {(row["device"], row["team"]) for row in rows} >= {("cpu", ""), ("cpu", build.NAMESPACE)}
     page = fleetpage.as_html(found)
