@@ -12,6 +12,7 @@ import pytest
 import windlass
 from tests.embedded.test_skeleton import until
 from tests.endtoend.engines import Embedded, only_with_images, said
+from tests.endtoend.meeting import MEETING
 from tests.frameworks import cache
 from tests.harness import images
 from windlass.kinds import run
@@ -19,22 +20,12 @@ from windlass.kinds.meta import ObjectMeta
 
 SMALL: dict[str, Any] = {"cpus": "100m", "memory": "64Mi"}
 
-MEET = """
-import os, socket
-hosts = [each.rsplit(":", 1) for each in os.environ["WINDLASS_HOSTS"].split(",")]
-rank = int(os.environ["RANK"])
+MEET = f"""
+{MEETING}
 if rank == 0:
-    door = socket.create_server((hosts[0][0], int(hosts[0][1])))
-    guest, _ = door.accept()
-    print("heard", guest.makefile().readline(), end="")
+    print("heard", heard(), end="")
 else:
-    for _ in range(600):
-        try:
-            link = socket.create_connection((hosts[0][0], int(hosts[0][1])), 1)
-            break
-        except OSError:
-            __import__("time").sleep(0.1)
-    link.sendall(f"rank {rank} of {os.environ['WORLD_SIZE']}\\n".encode())
+    say(f"rank {{rank}} of {{os.environ['WORLD_SIZE']}}")
 """
 
 MPI = """

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given
 
 from tests.faults.driver import Door
 from tests.faults.seeds import SOAK
-from tests.fuzz.wire import ANSWER_SECONDS, Answer, Wire, judge
+from tests.fuzz.wire import Wire, judge, judged
 from tests.harness.embedded import EmbeddedServer
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
@@ -69,12 +69,7 @@ def test_every_operation_with_what_its_schema_allows(
         def call(case: Any) -> None:
             for parameter in ENDLESS & set(case.query or {}):
                 del case.query[parameter]
-            response = case.call(
-                base_url=door.url, headers=door.headers, verify=str(authority),
-                timeout=ANSWER_SECONDS,
-            )  # fmt: skip
-            content_type = response.headers.get("content-type", [""])[0]
-            judge(Answer(response.status_code, content_type, response.content))
+            judged(case, door, authority)
 
         call()
     assert called >= 6

@@ -19,7 +19,7 @@ from schemathesis.specs.openapi import checks
 from tests.faults.driver import Door
 from tests.faults.seeds import SOAK
 from tests.fuzz.test_openapi import authority as authority
-from tests.fuzz.wire import ANSWER_SECONDS, Answer, Wire, judge
+from tests.fuzz.wire import Wire, judge, judged
 from tests.harness.embedded import EmbeddedServer
 from tests.harness.rest import eventually
 from tests.unit.ledger.conftest import server as server
@@ -131,12 +131,7 @@ def test_every_answer_is_what_the_document_says(
         def call(case: Any) -> None:
             if case.path_parameters:
                 case.path_parameters["namespace"] = TEAM
-            response = case.call(
-                base_url=door.url, headers=door.headers, verify=str(authority),
-                timeout=ANSWER_SECONDS,
-            )  # fmt: skip
-            content_type = response.headers.get("content-type", [""])[0]
-            judge(Answer(response.status_code, content_type, response.content))
+            response = judged(case, door, authority)
             codes.add(response.status_code)  # noqa: B023 - called before the next of them
             case.validate_response(response, checks=CHECKS)
 

@@ -12,6 +12,8 @@ import json
 import socket
 import ssl
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from tests.faults.driver import Door
 
@@ -106,3 +108,13 @@ def judge(answer: Answer) -> Answer:
     assert status["message"], answer.summary
     assert answer.status < 500 or status["reason"] in CLEAR_5XX, answer.summary
     return answer
+
+
+def judged(case: Any, door: Door, authority: Path) -> Any:
+    """What the server answers to a generated call; it was judged like all others."""
+    response = case.call(
+        base_url=door.url, headers=door.headers, verify=str(authority), timeout=ANSWER_SECONDS
+    )
+    content_type = response.headers.get("content-type", [""])[0]
+    judge(Answer(response.status_code, content_type, response.content))
+    return response

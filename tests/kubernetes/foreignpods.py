@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.harness import rest
 from tests.harness.control_plane import ControlPlane
@@ -130,3 +133,11 @@ class World:
         for path in ("/api/v1/nodes", "/apis/windlass.dev/v1alpha1/queues"):
             for each in self.rest.get(path).json["items"]:
                 self.rest.delete(f"{path}/{each['metadata']['name']}")
+
+
+@pytest.fixture
+def world(running: World) -> Iterator[World]:
+    """For one test of a file that has a `running` world."""
+    running.add_queue()
+    yield running
+    running.clear()

@@ -12,6 +12,7 @@ from tests.harness import rest
 from tests.harness.control_plane import ControlPlane
 from tests.harness.plugin import CRDS
 from tests.kubernetes.foreignpods import PATIENCE, Json, World, gang, node, pod
+from tests.kubernetes.foreignpods import world as world
 from windlass.control import views
 
 pytestmark = pytest.mark.kubernetes
@@ -37,13 +38,6 @@ def running(kubernetes_binaries: Path, tmp_path_factory: pytest.TempPathFactory)
         process = world.start()
         yield world
         process.kill()
-
-
-@pytest.fixture
-def world(running: World) -> Iterator[World]:
-    running.add_queue()
-    yield running
-    running.clear()
 
 
 def claim(name: str, of: str, **more: str) -> Json:

@@ -24,6 +24,7 @@ import pytest
 
 import windlass
 from tests.contract.objects import ok
+from tests.endtoend.meeting import MEETING
 from tests.harness import kubelet, objectstore, postgres, processes, rest
 from tests.harness.platform import Platform, Shared
 from tests.harness.plugin import CRDS
@@ -34,23 +35,14 @@ SMALL: dict[str, Any] = {"cpus": "100m", "memory": "64Mi"}
 ROOT = "/apis/platform.windlass.dev/v1alpha1/namespaces/default"
 PODS = "/api/v1/namespaces/default/pods"
 GANGS, CALLS = (12, 200) if os.environ.get("WINDLASS_SOAK") == "1" else (3, 24)
-JOB = """
-import hashlib, os, socket
+JOB = f"""
+{MEETING}
+import hashlib
 mine = hashlib.sha256(open("payload", "rb").read()).hexdigest()
-hosts = [each.rsplit(":", 1) for each in os.environ["WINDLASS_HOSTS"].split(",")]
-rank = int(os.environ["RANK"])
 if rank == 0:
-    door = socket.create_server((hosts[0][0], int(hosts[0][1])))
-    guest, _ = door.accept()
-    print("both have", mine if guest.makefile().readline().strip() == mine else "not the same")
+    print("both have", mine if heard().strip() == mine else "not the same")
 else:
-    for _ in range(600):
-        try:
-            link = socket.create_connection((hosts[0][0], int(hosts[0][1])), 1)
-            break
-        except OSError:
-            __import__("time").sleep(0.1)
-    link.sendall(mine.encode() + b"\\n")
+    say(mine)
     print("said it")
 """
 

@@ -28,18 +28,6 @@ _PART = WHOLE // _UNIT
 
 
 @dataclasses.dataclass(slots=True)
-class Amounts:
-    present: int = 0
-    held: int = 0
-    used: int = 0
-    measured: int = 0
-    """Of what `used` is a part: devices whose activity somebody measures."""
-    borrowed: int = 0
-    lent: int = 0
-    waiting: int = 0
-
-
-@dataclasses.dataclass(slots=True)
 class Shared:
     """What a queue holds, by its own status, and what waits in it."""
 
@@ -47,6 +35,16 @@ class Shared:
     borrowed: int = 0
     lent: int = 0
     waiting: int = 0
+
+
+@dataclasses.dataclass(slots=True)
+class Amounts(Shared):
+    """The same of a team or the fleet, where `used` is what worked."""
+
+    present: int = 0
+    held: int = 0
+    measured: int = 0
+    """Of what `used` is a part: devices whose activity somebody measures."""
 
 
 @dataclasses.dataclass(slots=True)

@@ -10,19 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import psycopg
 
+from windlass.server import patience
 from windlass.store import errors
 
 _log = logging.getLogger(__name__)
 
 _CONNECTIONS = 8
-_TRIES = 6
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 _CONNECT_SECONDS = 5
 Connection = psycopg.AsyncConnection[Any]
 T = TypeVar("T")
@@ -40,11 +38,8 @@ class Database:
 
     async def do(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """In one transaction. Unavailable if the database stays away."""
-        pause, failed = _FIRST_PAUSE, ""
-        for attempt in range(_TRIES):
-            if attempt:
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
-                pause = min(_LONGEST_PAUSE, pause * 2)
+        failed = ""
+        async for _ in patience.tries():
             try:
                 async with self._room:
                     return await self._once(work)
@@ -70,7 +65,7 @@ class Database:
                         hear(told.payload)
             except (psycopg.OperationalError, psycopg.InterfaceError) as problem:
                 _log.warning("news of mailboxes is late: %s", " ".join(str(problem).split())[:200])
-            await asyncio.sleep(_FIRST_PAUSE)
+            await asyncio.sleep(patience.FIRST_PAUSE)
 
     async def close(self) -> None:
         idle, self._idle = self._idle, []

@@ -26,6 +26,7 @@ import aiohttp
 import yarl
 
 from windlass.kinds import times
+from windlass.server import patience
 from windlass.server.s3address import Address
 from windlass.store import errors
 
@@ -35,8 +36,6 @@ ACCESS_KEY, SECRET_KEY, SESSION_TOKEN, AUTHORITY = (
     "access-key", "secret-key", "session-token", "ca.crt",
 )  # fmt: skip
 """Keys of the Secret. The last two need not be there."""
-_TRIES = 6
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 3.0
 _TIMEOUT = aiohttp.ClientTimeout(total=60, sock_connect=5)
 _AT_ONCE = 16
 _AGAIN = frozenset({408, 429, 500, 502, 503, 504})
@@ -174,11 +173,8 @@ class Bucket:
     async def _patiently(
         self, method: str, key: str, query: Mapping[str, str], data: bytes
     ) -> _Answer:
-        pause, failed = _FIRST_PAUSE, ""
-        for attempt in range(_TRIES):
-            if attempt:
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
-                pause = min(_LONGEST_PAUSE, pause * 2)
+        failed = ""
+        async for _ in patience.tries():
             try:
                 answer = await self._once(method, key, query, data)
             except (aiohttp.ClientError, TimeoutError, ConnectionError) as problem:

@@ -11,7 +11,7 @@ import pytest
 import yarl
 
 from tests.harness.objectstore import ObjectStore
-from windlass.server import s3
+from windlass.server import patience, s3
 from windlass.server.s3address import Address
 
 
@@ -103,7 +103,7 @@ async def test_a_storage_that_is_away_is_asked_again(
 async def test_wrong_keys_and_a_bucket_that_is_not_there_are_said(
     object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(patience, "FIRST_PAUSE", 0.0)
     for name in ("access-key", "ca.crt"):
         (tmp_path / name).write_text((object_store.keys / name).read_text())
     (tmp_path / "secret-key").write_text("not this one")
