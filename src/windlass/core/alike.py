@@ -9,7 +9,7 @@ over from one decision to the next.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from windlass.core import order, preempt, reserve, screening, shadows, verdicts
@@ -65,11 +65,12 @@ def pass_over(cycle: Cycle, unit: Unit) -> bool:
     if verdict is None:
         verdict = memory.refused.get(kind)
         if verdict is None:
-            verdict = screening.refusal(cycle, told) if kind != OWN else None
+            verdict, for_all = screening.refusal(cycle, told) if kind != OWN else (None, False)
             if verdict is None:
                 return False
-            for_good = _whatever_comes(cycle, unit)
-            (memory.hopeless if for_good else memory.refused)[kind] = verdict
+            if for_all:
+                for_good = _whatever_comes(cycle, unit)
+                (memory.hopeless if for_good else memory.refused)[kind] = verdict
         elif reserve.may_promise(cycle, unit):
             return False
     cycle.turn.append(key)
@@ -174,12 +175,14 @@ def forget(cycle: Cycle) -> None:
     cycle.memory.hopeless.clear()
     cycle.memory.refused.clear()
     cycle.memory.short.clear()
+    cycle.foresight.forget()
 
 
-def somebody_goes(cycle: Cycle) -> None:
-    """Others may count on what is left: who was in vain before may have hope."""
+def somebody_goes(cycle: Cycle, queues: Iterable[str]) -> None:
+    """Of these queues. Others may count on what is left: who was in vain before may have hope."""
     cycle.memory.refused.clear()
     cycle.memory.short.clear()
+    cycle.foresight.somebody_goes(queues)
 
 
 def _whatever_comes(cycle: Cycle, unit: Unit) -> bool:

@@ -13,7 +13,7 @@ from windlass.core.cluster import Cluster
 from windlass.core.facts import Unit
 from windlass.core.place import Wish
 from windlass.core.queues import Sums
-from windlass.core.shapes import Shape
+from windlass.core.shapes import OWN, Shape
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -36,21 +36,26 @@ class Asked:
     """What it competes for."""
     terms: bool
     """Whether its members must be placed one by one, looking at who is where."""
+    countable: bool
+    """Whether sums tell what it finds, and what they tell of it holds for all of its kind."""
 
 
 def tell(cluster: Cluster, unit: Unit) -> Asked:
     wishes = place.least_of(unit)
     shapes = tuple(cluster.shape_of(wish.role) for wish in wishes)
-    topology = unit.topology
+    topology, kind = unit.topology, cluster.shapes.kind_of(unit, cluster.resources)
+    exact = all(shape.is_counted_exactly for shape in shapes)
+    terms = any(wish.role.affinities or wish.role.spreads for wish in wishes)
     return Asked(
         unit,
-        cluster.shapes.kind_of(unit, cluster.resources),
+        kind,
         wishes,
         shapes,
         amounts.of_wishes(cluster, wishes),
         sum(wish.count for wish in wishes),
         topology.level if topology is not None and topology.required else "",
-        all(shape.is_counted_exactly for shape in shapes),
+        exact,
         cluster.shapes.class_of(unit, cluster.resources),
-        any(wish.role.affinities or wish.role.spreads for wish in wishes),
+        terms,
+        bool(wishes) and kind != OWN and not terms and (exact or len(wishes) > 1),
     )

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from windlass.core import constraints, devices
 from windlass.core.facts import Constraint, DeviceRequest, Grant, Node, Preference, Role, Seat
+from windlass.core.gauge import Gauge
 from windlass.core.ports import clashing
 from windlass.core.shapes import Shape, Shapes
 
@@ -32,6 +33,9 @@ Mask = npt.NDArray[np.bool_]
 
 _MANY = np.int64(1 << 40)
 _ALL = slice(None)
+UNKNOWN = -1
+_SPARE_SHAPES = 256
+"""So many that nobody waits with any more are still kept: they may come again."""
 
 
 class Cluster:
@@ -62,12 +66,13 @@ class Cluster:
         """What a request counts for in quotas; kept by `amounts`."""
         self.asked: dict[str, Asked] = {}
         """What waiting units ask for, by their keys; kept by `cycle` and the snapshot."""
+        self._starts: dict[int, tuple[Ints, Ints]] = {}
         self._masks: dict[Constraint, Mask] = {}
         self._points: dict[tuple[Preference, ...], Ints] = {}
         self._domains_of: dict[str, Ints] = {}
         self._when_empty: dict[int, Ints] = {}
-        self._caps: dict[int, Ints] = {}
-        self._synced: dict[int, int] = {}
+        self._kept = Kept(size)
+        """Per shape, what fits where, as of when it was last asked for."""
         self._touched: list[int] = []
         self._undo: list[tuple[int, Ints, devices.Row, tuple[int, ...]]] = []
 
@@ -90,15 +95,18 @@ class Cluster:
         shape comes along, or only that of the shapes named."""
         twin = copy.copy(self)
         if shapes is None:
-            self.sync()
-            twin._caps = {shape: caps.copy() for shape, caps in self._caps.items()}
+            self.refresh()
+            self._touched.clear()
+            self._kept.all_at(0)
+            twin._kept = self._kept.copy()
         else:
-            twin._caps = {shape.id: self.caps(shape).copy() for shape in shapes}
+            twin._kept = Kept(len(self))
+            for shape in shapes:
+                twin._kept.add(shape, self.caps(shape), 0)
         twin.free = self.free.copy()
         twin.open = self.open.copy()
         twin.bank = self.bank.fork()
         twin.ports = {port: set(where) for port, where in self.ports.items()}
-        twin._synced = dict.fromkeys(twin._caps, 0)
         twin._touched = []
         twin._undo = []
         return twin
@@ -113,9 +121,9 @@ class Cluster:
         twin.open, twin.price = self.open[where], self.price[where]
         twin.bank, twin.ports = self.bank.part(where), {}
         twin.domains = [ids[where] for ids in self.domains]
-        twin._whole = (self, where)
+        twin._whole, twin._starts = (self, where), {}
         twin._masks, twin._points, twin._when_empty, twin._domains_of = {}, {}, {}, {}
-        twin._caps, twin._synced, twin._touched, twin._undo = {}, {}, [], []
+        twin._kept, twin._touched, twin._undo = Kept(len(where)), [], []
         return twin
 
     # --- facts about nodes
@@ -207,24 +215,58 @@ class Cluster:
 
     def caps(self, shape: Shape) -> Ints:
         """How many more members of the shape each node takes. Read only."""
-        caps = self._caps.get(shape.id)
-        if caps is None:
-            caps = self._fit(shape, _ALL)
-            self._caps[shape.id] = caps
-        elif (seen := self._synced[shape.id]) < len(self._touched):
+        kept, now = self._kept, len(self._touched)
+        row = kept.row.get(shape.id)
+        if row is None:
+            return kept.add(shape, self._fit(shape, _ALL), now)
+        caps: Ints = kept.table[row]
+        seen = kept.seen[row]
+        if seen < now:
             changed = np.unique(np.array(self._touched[seen:], np.int64))
             caps[changed] = self._fit(shape, changed)
-        self._synced[shape.id] = len(self._touched)
+            kept.seen[row], kept.totals[row] = now, UNKNOWN
         return caps
+
+    def refresh(self) -> None:
+        """Brings every kept shape up to date, all at once."""
+        kept, now = self._kept, len(self._touched)
+        first = min(kept.seen, default=now)
+        if first < now:
+            changed = np.unique(np.array(self._touched[first:], np.int64))
+            kept.put(changed, self.caps_of(self.kept_shapes(), changed))
+            kept.all_at(now)
+
+    def keep(self, shapes: Sequence[Shape], origin: Cluster) -> None:
+        """Keeps these shapes from now on, in a fork and in what it is a fork of: the next one then
+        finds them up to date but for what changed."""
+        for shape in shapes:
+            if shape.id not in self._kept.row:
+                self._kept.add(shape, origin.caps(shape), 0)
+        if len(origin._kept.row) > _SPARE_SHAPES + 2 * len(shapes):
+            origin._kept = origin._kept.only(shapes)
+
+    def kept_caps(self, shapes: Gauge, where: Ints) -> Ints:
+        """`caps` of shapes that are kept, as they were when last asked for, by shape and node."""
+        rows = np.array([self._kept.row[shape.id] for shape in shapes.shapes], np.int64)
+        return self._kept.table[rows[:, None], where]
+
+    def totals_of(self, shapes: Sequence[Shape]) -> Ints:
+        """How many members of each of these shapes, which are kept, all nodes take together."""
+        self.refresh()
+        return np.array([self._kept.total(shape) for shape in shapes], np.int64)
 
     def caps_so_far(self, shape: Shape) -> Ints:
         """`caps` as they were when last asked for: no less, where room only shrank. Read only."""
-        found = self._caps.get(shape.id)
-        return self.caps(shape) if found is None else found
+        row = self._kept.row.get(shape.id)
+        if row is None:
+            return self.caps(shape)
+        caps: Ints = self._kept.table[row]
+        return caps
 
     def looked_at(self, shape: Shape) -> int:
         """At which version `caps_so_far` were last brought up to date."""
-        return self._synced.get(shape.id, -1)
+        row = self._kept.row.get(shape.id)
+        return -1 if row is None else self._kept.seen[row]
 
     def caps_at(self, shape: Shape, where: Ints) -> Ints:
         """`caps` of some nodes, found anew: for a cluster that is asked about few of them."""
@@ -247,13 +289,6 @@ class Cluster:
         part = self.part(where)
         part.shift(*rows_in(where, self.bank.compute.shape[1], members, devices), +1)
         return part
-
-    def sync(self) -> None:
-        """Brings every kept shape up to date and forgets the log of changes."""
-        for shape_id in list(self._caps):
-            self.caps(self.shapes.by_id[shape_id])
-        self._touched.clear()
-        self._synced = dict.fromkeys(self._caps, 0)
 
     def capacity_of(self, shape: Shape) -> Ints:
         """How many members of the shape each node would take if it were empty. Read only."""
@@ -284,6 +319,23 @@ class Cluster:
         fit *= self.mask(shape.constraint)[where]
         if not empty:
             fit *= self.takes(shape.constraint)[where]
+        return fit
+
+    def kept_shapes(self) -> Gauge:
+        """All that it keeps `caps` of."""
+        return self._kept.gauge(len(self.resources))
+
+    def caps_of(self, shapes: Gauge, where: Ints) -> Ints:
+        """`caps` by shape and node, found anew."""
+        fit = shapes.by_amounts(self.free[:, where])
+        for request, rows in shapes.by_request.items():
+            fit[rows] = np.minimum(fit[rows], self.bank.fit_request(request, where))
+        np.maximum(fit, 0, out=fit)
+        for constraint, rows in shapes.by_constraint.items():
+            fit[rows] *= self.mask(constraint)[where] & self.takes(constraint)[where]
+        for row, shape in enumerate(shapes.shapes):
+            if not shape.is_plain:
+                fit[row] = self._fit(shape, where)
         return fit
 
     # --- taking and giving back
@@ -413,10 +465,99 @@ class Cluster:
         return np.isin(ids, ids[here])
 
     def by_domain(self, level: int, caps: Ints) -> Ints:
-        """Sums of a per-node count over the domains of a level."""
-        ids = self.domains[level]
-        sums = np.bincount(ids, weights=caps, minlength=int(ids.max(initial=-1)) + 1)
-        return sums.astype(np.int64)
+        """Sums of a per-node count (the last axis) over the domains of a level."""
+        ids, starts = self._bounds(level)
+        if not len(ids):
+            return caps[..., :0]
+        sums = np.add.reduceat(caps, starts[:-1], axis=-1)
+        if len(ids) == ids[-1] + 1:
+            return sums
+        found = np.zeros((*caps.shape[:-1], int(ids[-1]) + 1), np.int64)  # of a part
+        found[..., ids] = sums
+        return found
+
+    def nodes_in(self, level: int, domain: int) -> Ints:
+        """The nodes of one domain of a level, ascending."""
+        ids, starts = self._bounds(level)
+        at = int(np.searchsorted(ids, domain))
+        return np.arange(starts[at], starts[at + 1])
+
+    def _bounds(self, level: int) -> tuple[Ints, Ints]:
+        """The domains of a level, ascending, and where each begins: nodes of one stand together.
+        The last number is that of all nodes."""
+        found = self._starts.get(level)
+        if found is None:
+            ids = self.domains[level]
+            starts = np.flatnonzero(np.diff(ids, prepend=-1))
+            found = self._starts[level] = (ids[starts], np.append(starts, len(ids)))
+        return found
+
+
+class Kept:
+    """What fits where, per shape, in one table, so that all of it is copied and brought up to date
+    at once."""
+
+    def __init__(self, nodes: int) -> None:
+        self.table: Ints = np.zeros((0, nodes), np.int64)
+        self.row: dict[int, int] = {}
+        """Shape id -> row."""
+        self.seen: list[int] = []
+        """By row, how many changes it knows of."""
+        self.totals: list[int] = []
+        """By row, over all nodes; `UNKNOWN`: nobody asked yet."""
+        self._shapes: list[Shape] = []
+        self._gauge: Gauge | None = None
+
+    def add(self, shape: Shape, caps: Ints, seen: int) -> Ints:
+        row = len(self.row)
+        if row == len(self.table):
+            more = np.zeros((max(4, row), self.table.shape[1]), np.int64)
+            self.table = np.concatenate([self.table, more])
+        self.row[shape.id], self._gauge = row, None
+        self._shapes.append(shape)
+        self.seen.append(seen)
+        self.totals.append(UNKNOWN)
+        kept: Ints = self.table[row]
+        kept[:] = caps
+        return kept
+
+    def gauge(self, resources: int) -> Gauge:
+        if self._gauge is None:
+            self._gauge = Gauge(self._shapes, resources)
+        return self._gauge
+
+    def total(self, shape: Shape) -> int:
+        row = self.row[shape.id]
+        if self.totals[row] == UNKNOWN:
+            self.totals[row] = int(self.table[row].sum())
+        return self.totals[row]
+
+    def put(self, nodes: Ints, caps: Ints) -> None:
+        """What fits on some nodes, by row."""
+        rows = slice(len(self.row))
+        more = (caps.sum(axis=1) - self.table[rows, nodes].sum(axis=1)).tolist()
+        self.table[rows, nodes] = caps
+        known = zip(self.totals, more, strict=True)
+        self.totals = [UNKNOWN if total == UNKNOWN else total + n for total, n in known]
+
+    def all_at(self, version: int) -> None:
+        self.seen = [version] * len(self.row)
+
+    def only(self, shapes: Iterable[Shape]) -> Kept:
+        """Without all others."""
+        found = Kept(self.table.shape[1])
+        for shape in shapes:
+            if shape.id in self.row:
+                row = self.row[shape.id]
+                found.add(shape, self.table[row], self.seen[row])
+        return found
+
+    def copy(self) -> Kept:
+        twin = copy.copy(self)
+        twin.table, twin.row = self.table.copy(), dict(self.row)
+        twin.seen, twin.totals = list(self.seen), list(self.totals)
+        twin._shapes = list(self._shapes)
+        return twin
 
 
 def rows_in(where: Ints, width: int, members: Ints, devices: Ints) -> tuple[Ints, Ints]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import heapq
 from collections import ChainMap, Counter
@@ -20,6 +21,7 @@ from windlass.core import (
     asked,
     departures,
     elastic,
+    foresight,
     models,
     order,
     place,
@@ -127,6 +129,7 @@ class Cycle:
 
     def __init__(self, snapshot: Snapshot, now: float, policy: Policy) -> None:
         self.snapshot, self.now, self.policy = snapshot, now, policy
+        snapshot.roster.begin()
         self.work = Work(policy.operations)
         self.scene = Scene(
             snapshot.cluster.fork(),
@@ -419,6 +422,12 @@ class Cycle:
         return verdict
 
     # --- what the steps share
+
+    @functools.cached_property
+    def foresight(self) -> foresight.Foresight:
+        """Of everybody who waits; of nobody where they are few enough to be asked one by one."""
+        many = len(self.snapshot.waiting) >= foresight.MANY
+        return foresight.Foresight(self, self.snapshot.waiting.values() if many else ())
 
     def queue_of(self, unit: Unit) -> Queue:
         return self.tree.queues[unit.queue]

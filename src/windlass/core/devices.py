@@ -337,6 +337,11 @@ class Bank:
         self.mode[node], self.used[node] = row.mode, row.used
         self.unlocked[node] = row.unlocked
 
+    def shareable(self) -> Mask:
+        """Devices that shares can be had of."""
+        shared = (self.mode == UNLOCKED) | (self.mode == SHARED)
+        return np.asarray(shared & ((self.compute > 0) | (self.memory > 0)))
+
     def totals(self, usable: Mask) -> dict[str, int]:
         """Thousandths of devices by kind and by kind/model, healthy ones on usable nodes."""
         sums: dict[str, int] = {}

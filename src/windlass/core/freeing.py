@@ -86,23 +86,24 @@ class Trial:
         )
 
     def cluster(self, gone: Mask) -> Cluster:
-        return without(self.cycle, self.base, self.pool, gone)
+        shapes = [] if self.alike else [self.base.shape_of(wish.role) for wish in self.wishes]
+        return without(self.cycle, self.base, self.pool, gone, shapes)
 
     def fits(self, gone: Mask) -> bool:
         if not self.alike:
             return not isinstance(self.place(self.cluster(gone), gone), Failure)
-        return self.enough(self.caps(gone))
+        return self.enough(self.caps(gone, self.shape))
 
     def enough(self, caps: Ints) -> bool:
         """Whether members that are alike all find room in one domain."""
         sums = np.bincount(self.domains, weights=caps)
         return bool(len(sums)) and int(sums.max()) >= self.wishes[0].count
 
-    def caps(self, gone: Mask) -> Ints:
-        """Where members fit once these are gone, if they are alike."""
-        if _is_intricate(self.shape):
-            return self.allowed(self.cluster(gone).caps(self.shape))
-        return self.allowed(self.base.caps_without(self.shape, *self.rows(gone)))
+    def caps(self, gone: Mask, shape: Shape) -> Ints:
+        """Where members of a shape fit once these are gone, looking at nothing else."""
+        if _is_intricate(shape):
+            return self.allowed(self.cluster(gone).caps(shape))
+        return self.allowed(self.base.caps_without(shape, *self.rows(gone)))
 
     def allowed(self, caps: Ints) -> Ints:
         """Without what is promised to others."""
@@ -198,8 +199,9 @@ def _plan_in_order(trial: Trial, rank: Ints, allowed: Mask, models: tuple[str, .
         seats = trial.place(trial.cluster(gone), gone, None, models)
     if isinstance(seats, Failure):
         return None
-    if not trial.quota:
-        gone = _near_only(trial, gone, seats)
+    near = _near_only(trial, gone, seats)
+    if not trial.quota or sparing.Books(trial.claim, trial.pool, near).allow():
+        gone = near
     if sparing.spare(trial, gone, rank):
         seats = trial.place(trial.cluster(gone), gone, None, models)
     return None if isinstance(seats, Failure) else Plan(gone, seats, _price(trial.pool, gone))
@@ -271,7 +273,7 @@ def _cheapest_nodes(trial: Trial, gone: Mask) -> Mask | None:
     if not trial.alike:
         return None
     (wish,), pool = trial.wishes, trial.pool
-    caps = trial.caps(gone)
+    caps = trial.caps(gone, trial.shape)
     flat, seats = pool.flat, gone[pool.flat.seat_of]
     cost = np.bincount(
         flat.members[0, seats], (pool.lost * pool.size + 1)[flat.seat_of[seats]], len(caps)
@@ -313,9 +315,16 @@ def _near_only(trial: Trial, gone: Mask, seats: Iterable[Seat]) -> Mask:
 # --- copies of the cluster ----------------------------------------------------------------------
 
 
-def without(cycle: Cycle, base: Cluster, pool: Pool, gone: Mask | None = None) -> Cluster:
-    """A copy once these of a pool (all of them without a mask) are gone, with what is promised."""
-    trial = relieved(base, pool.flat, gone)
+def without(
+    cycle: Cycle,
+    base: Cluster,
+    pool: Pool,
+    gone: Mask | None = None,
+    shapes: Iterable[Shape] = (),
+) -> Cluster:
+    """A copy once these of a pool (all of them without a mask) are gone, with what is promised; it
+    will be asked about these shapes."""
+    trial = relieved(base, pool.flat, gone, shapes)
     if trial.ports:
         chosen = range(len(pool)) if gone is None else np.flatnonzero(gone)
         free_ports(trial, [pool.pieces[i] for i in chosen])
@@ -323,9 +332,11 @@ def without(cycle: Cycle, base: Cluster, pool: Pool, gone: Mask | None = None) -
     return trial
 
 
-def relieved(cluster: Cluster, flat: Flat, gone: Mask | None) -> Cluster:
+def relieved(
+    cluster: Cluster, flat: Flat, gone: Mask | None, shapes: Iterable[Shape] = ()
+) -> Cluster:
     """A copy in which these pieces (all of them without a mask) hold nothing any more."""
-    trial = cluster.fork(())
+    trial = cluster.fork(shapes)
     if gone is None:
         trial.shift(flat.members, flat.devices, +1)
     elif gone.any():

@@ -188,10 +188,10 @@ def _domains(
         if len(fitting) and liked is not None:
             order, points = liked.domains(cluster.domains[level], caps, sums, count)
             if topology is not None or points[0] == liked.most(caps, count):
-                yield np.flatnonzero(cluster.domains[level] == order[0]), None
+                yield cluster.nodes_in(level, int(order[0])), None
         elif len(fitting):
             tightest = int(fitting[np.argmin(sums[fitting])])
-            yield np.flatnonzero(cluster.domains[level] == tightest), None
+            yield cluster.nodes_in(level, tightest), None
         elif required:
             yield None, int(sums.max(initial=0))
         if required:
@@ -362,7 +362,7 @@ def candidate_domains(
             if liked is not None:
                 fitting, _ = liked.domains(cluster.domains[level], caps, sums, count)
             for domain in fitting:
-                yield np.flatnonzero(cluster.domains[level] == domain)
+                yield cluster.nodes_in(level, int(domain))
     if topology is None or not topology.required:
         yield None
 

@@ -28,6 +28,7 @@ from windlass.core import (
     verdicts,
     victims,
 )
+from windlass.core.asked import Asked
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Eviction, Nomination, Seat, Unit
 from windlass.core.freeing import Plan, Trial
@@ -35,7 +36,7 @@ from windlass.core.place import Failure, sit_down
 from windlass.core.queues import Shortage, Sums, Tree
 from windlass.core.roster import Columns, Piece
 from windlass.core.shadows import Held
-from windlass.core.victims import Claim, Pool, Standing
+from windlass.core.victims import Claim, Hope, Pool, Standing
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Ask, Cycle
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 MOST_ENTITLED, MOST_STARTS = 32, 256
 """Beyond these a decision is not looked at twice: what is not taken back now is by the next."""
-_NOT_ENOUGH = "stopping all that it may preempt would not make enough room"
+NOT_ENOUGH = "stopping all that it may preempt would not make enough room"
 _PROTECTED = "those that it may preempt must first run for their queue's minimum runtime"
 
 
@@ -158,23 +159,29 @@ def comes_free(cycle: Cycle, unit: Unit, seats: Sequence[Seat]) -> bool:
     return True
 
 
-def in_vain(cycle: Cycle, unit: Unit, need: Sums, failure: Failure) -> bool:
-    """Whether stopping others surely does not help the unit, as long as nobody else is told to go.
-    Looks at what can be stopped, not at promises: who finds too little without them finds no more
-    beside them."""
-    desk = cycle.desk
-    desk.why = ""
+def in_vain(
+    cycle: Cycle, told: Asked, failure: Failure, beside: tuple[Held, ...]
+) -> tuple[bool, bool]:
+    """Whether stopping others surely does not help the unit, as long as nobody else is told to go;
+    and whether that holds for all of its kind, or only beside the promises it must keep."""
+    desk, unit = cycle.desk, told.unit
+    desk.why, without_promises = "", failure.reserved_until is None
     if not unit.preempts or not _may_ask(cycle, failure):
-        return True
+        return True, without_promises
     standing = _standing(cycle, unit, _rank(cycle, unit))
-    if cycle.policy.reclaim and _may_be_inside(cycle, unit.queue, need, standing):
-        return False
+    if cycle.policy.reclaim and _may_be_inside(cycle, unit.queue, told.need, standing):
+        return False, False
     if not standing or not (cycle.snapshot.running or desk.late):
-        return True  # there is nobody
-    if _hope(cycle, unit, standing, failure, ()):
-        return False
-    desk.why = _NOT_ENOUGH
-    return True
+        return True, without_promises  # there is nobody
+    desk.why = NOT_ENOUGH
+    if beside:
+        shape = cycle.scene.cluster.shape_of(failure.role)
+        more = cycle.foresight.more(cycle, told, shape, beside)
+        if cycle.room.outside(shape, beside) + more < failure.wanted:
+            return True, False
+    if without_promises and not _hope(cycle, unit, standing, failure, ()):
+        return True, True
+    return bool(beside) and not _hope(cycle, unit, standing, failure, beside), False
 
 
 def _may_ask(cycle: Cycle, failure: Failure) -> bool:
@@ -213,7 +220,7 @@ def _attempt(cycle: Cycle, ask: Ask, over: frozenset[str], failure: Failure | No
         if not cycle.work.exhausted and _find_room(cycle, ask, over, entitled=entitled):
             return True
     else:
-        desk.why = _NOT_ENOUGH
+        desk.why = NOT_ENOUGH
     if known is None or ask.members <= known.members:
         desk.refused[kind] = Refusal(ask.members, rank, desk.why)
     return False
@@ -252,29 +259,23 @@ def _hope(
         return True
     topology = unit.topology
     level = topology.level if topology is not None and topology.required else ""
-    missing, outlook = failure.wanted - failure.room, cycle.departures.outlook()
     cycle.work.spend(standing.count)
-    cluster, promised = cycle.scene.cluster, cycle.departures.promised()
-    shape = cluster.shape_of(failure.role)
-    own, more = [standing.hope(cluster, promised)], 0
+    cluster, outlook = cycle.scene.cluster, cycle.departures.outlook()
+    shape, own = cluster.shape_of(failure.role), list[Hope]()
+    if standing:
+        own.append(standing.hope(cluster, cycle.departures.promised()))
     if outlook is not None:
         own.append(outlook.worst_hope)
-    for hope in own:
-        more += hope.bound(shape)
-    in_own = more >= missing
-    in_later = outlook is not None and outlook.later_hope.bound(shape) >= missing
 
     def might(beside: tuple[Held, ...]) -> bool:
         if (
-            in_later
-            and outlook is not None
+            outlook is not None
             and outlook.most_later(cluster, shape, level, beside) >= failure.wanted
         ):
             return True
-        return in_own and victims.most_with(cluster, own, shape, level, beside) >= failure.wanted
+        return victims.most_with(cluster, own, shape, level, beside) >= failure.wanted
 
-    # Promises differ from unit to unit; who finds too little without them need not look at them.
-    return might(()) and (not beside or might(beside))
+    return might(beside)
 
 
 def _find_room(cycle: Cycle, ask: Ask, over: frozenset[str], *, entitled: bool) -> bool:
@@ -283,7 +284,7 @@ def _find_room(cycle: Cycle, ask: Ask, over: frozenset[str], *, entitled: bool) 
     key = (unit.queue, _rank(cycle, unit), claim.scarce, claim.inside)
     hope = cycle.desk.hopes.get(key)
     if hope is not None and not freeing.has_hope(cycle, unit, hope):
-        cycle.desk.why = _NOT_ENOUGH
+        cycle.desk.why = NOT_ENOUGH
         return False
     pool = victims.pool(cycle, claim)
     if (len(pool) or claim.inside) and _count_on_others(cycle, claim):
@@ -297,11 +298,11 @@ def _find_room(cycle: Cycle, ask: Ask, over: frozenset[str], *, entitled: bool) 
         cycle.desk.hopes[key] = freeing.without(cycle, base, pool)
     allowed = pool.protected <= cycle.now
     if not trial.suffices(allowed):
-        cycle.desk.why = _why_protected(trial) or _NOT_ENOUGH
+        cycle.desk.why = _why_protected(trial) or NOT_ENOUGH
         return False
     plan = freeing.plan(trial, allowed, models.in_turn(unit))
     if plan is None:
-        cycle.desk.why = _NOT_ENOUGH
+        cycle.desk.why = NOT_ENOUGH
         return False
     _commit(cycle, unit, pool, plan)
     return True
@@ -399,7 +400,7 @@ def _commit(cycle: Cycle, unit: Unit, pool: Pool, plan: Plan) -> None:
         cycle.evictions.append(Eviction(piece.key, members, unit.key, reason))
         queues.add(freed.setdefault(queue, {}), piece.held)
     if len(cycle.evictions) > before:
-        alike.somebody_goes(cycle)
+        alike.somebody_goes(cycle, freed)
         standings = cycle.desk.standings
         cycle.desk.standings = {at: each for at, each in standings.items() if at[0] not in freed}
     may = not cycle.over_space(unit) and not cycle.tree.shortage(

@@ -43,13 +43,10 @@ def crossed(cycle: Cycle, unit: Unit, end: float | None) -> tuple[Held, ...]:
         return ()
     until = stays_until(cycle, unit, end)
     # A list: this is asked for everybody who waits, more than once.
-    return tuple(
-        [
-            held
-            for held in cycle.reservations
-            if held.start < until and (held.fresh or not _may_pass(cycle, unit, held.unit))
-        ]
-    )
+    met = [held for held in cycle.reservations if held.start < until]
+    if not all(held.fresh for held in met):
+        met = [held for held in met if held.fresh or not _may_pass(cycle, unit, held.unit)]
+    return tuple(met)
 
 
 def binds(cycle: Cycle, unit: Unit, held: Held) -> bool:
@@ -388,7 +385,7 @@ def _stop_guests(cycle: Cycle, unit: Unit, promise: Held) -> bool:
     for guest in stopped:
         members = tuple((seat.role, seat.index) for seat in guest.seats)
         cycle.evictions.append(Eviction(guest.unit.key, members, unit.key, "promised room is due"))
-    alike.somebody_goes(cycle)
+    alike.somebody_goes(cycle, {guest.unit.queue for guest in stopped})
     cycle.nominations[unit.key] = Nomination(unit.key, tuple(seats))
     cycle.hold(unit, seats)
     cycle.verdicts[unit.key] = verdicts.being_freed(unit)

@@ -85,6 +85,20 @@ def flatten(pieces: Sequence[Piece], resources: int) -> Flat:
     )
 
 
+def _renumbered(flats: Sequence[Flat], numbers: Sequence[Ints]) -> Flat:
+    """The pieces of several as pieces of one, each with its new number (-1: it is not there any
+    more), in the order of these."""
+    seats = np.concatenate([new[flat.seat_of] for flat, new in zip(flats, numbers, strict=True)])
+    grants = np.concatenate([new[flat.grant_of] for flat, new in zip(flats, numbers, strict=True)])
+    in_order = [np.argsort(each, kind="stable")[(each < 0).sum() :] for each in (seats, grants)]
+    return Flat(
+        seats[in_order[0]],
+        np.concatenate([flat.members for flat in flats], axis=1)[:, in_order[0]],
+        grants[in_order[1]],
+        np.concatenate([flat.devices for flat in flats], axis=1)[:, in_order[1]],
+    )
+
+
 def join(flats: Sequence[Flat], sizes: Sequence[int], resources: int) -> Flat:
     """One numbering for the pieces of several."""
     if not flats:
@@ -119,10 +133,9 @@ class Columns:
     firm: Mask
     surplus: Mask
     leaving: Mask
-    resources: int
-    """Columns of the cluster's resources."""
+    flat: Flat
+    """What they hold where."""
     held: dict[str, Ints] = dataclasses.field(default_factory=dict)
-    _flat: Flat | None = None
 
     def rows(self, key: str) -> slice:
         """Where the pieces of one unit are."""
@@ -142,15 +155,6 @@ class Columns:
         seats = (self.pieces[row].seats for row in found)
         go = (any((seat.role, seat.index) in gone for seat in each) for each in seats)
         return found[np.fromiter(go, np.bool_, len(found))]
-
-    def flat_of(self, rows: Ints) -> Flat:
-        """What some of the pieces (ascending) hold. Mostly few are asked for; for many, all are
-        told once and kept."""
-        if self._flat is None and 4 * len(rows) <= len(self.pieces):
-            return flatten(self.pieces[rows].tolist(), self.resources)
-        if self._flat is None:
-            self._flat = flatten(self.pieces.tolist(), self.resources)
-        return self._flat.only(rows)
 
     def held_of(self, resource: str) -> Ints:
         found = self.held.get(resource)
@@ -173,6 +177,8 @@ class Roster:
         self._columns: dict[str, Columns] = {}
         self._changed: dict[str, set[str]] = {}
         """Queue -> units that came or went since its columns were laid out."""
+        self._read: set[str] = set()
+        """Queues whose columns the last decision asked for."""
 
     def enter(self, cluster: Cluster, running: Running, held: Sums) -> None:
         unit = running.unit
@@ -193,10 +199,23 @@ class Roster:
     def lay_out(self, resources: int) -> None:
         """Prepares the columns of all queues, so that no decision has to."""
         for name in self._queues:
-            self.columns(name, resources)
+            self._laid_out(name, resources)
+
+    def lay_out_again(self, resources: int) -> None:
+        """Prepares those that the last decision asked for: the next one will ask again."""
+        for name in self._read & self._changed.keys():
+            self._laid_out(name, resources)
+
+    def begin(self) -> None:
+        """A decision begins: what it asks for is what will be prepared for the next."""
+        self._read.clear()
 
     def columns(self, queue: str, resources: int) -> Columns:
-        """Laid out anew, or, where little changed, patched."""
+        self._read.add(queue)
+        return self._laid_out(queue, resources)
+
+    def _laid_out(self, queue: str, resources: int) -> Columns:
+        """Anew, or, where little changed, patched."""
         known, changed = self._columns.get(queue), self._changed.pop(queue, set())
         if known is not None and not changed:
             return known
@@ -293,7 +312,7 @@ def _columns(units: Mapping[str, tuple[Piece, ...]], resources: int) -> Columns:
         np.array([not each.unit.preemptible for each in running], np.bool_),
         surplus_rows,
         np.array([_is_leaving(piece) for piece in pieces], np.bool_),
-        resources,
+        flatten(pieces, resources),
     )
 
 
@@ -335,6 +354,10 @@ def _patched(old: Columns, changed: Set[str], new: Columns) -> Columns:
         values = np.concatenate([getattr(old, name)[kept], getattr(new, name)])[order]
         return np.asarray(values)
 
+    number = np.full(len(order), -1, np.int64)
+    number[order] = np.arange(len(order))
+    of_old = np.full(len(old.pieces), -1, np.int64)
+    of_old[kept] = number[: len(kept)]
     surplus_rows = merged("surplus")
     held = {
         resource: np.concatenate([amounts_held[kept], new.held_of(resource)])[order]
@@ -353,6 +376,6 @@ def _patched(old: Columns, changed: Set[str], new: Columns) -> Columns:
         merged("firm"),
         surplus_rows,
         merged("leaving"),
-        old.resources,
+        _renumbered([old.flat, new.flat], [of_old, number[len(kept) :]]),
         held,
     )

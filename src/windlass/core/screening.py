@@ -11,15 +11,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from windlass.core import models, preempt, reserve, verdicts
+import numpy as np
+import numpy.typing as npt
+
+from windlass.core import models, preempt, reserve, shadows
 from windlass.core.asked import Asked
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Verdict
-from windlass.core.place import Failure, Work
+from windlass.core.place import Failure, Scene, Wish, Work
+from windlass.core.shadows import Held
 from windlass.core.shapes import Shape
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Cycle
+
+Ints = npt.NDArray[np.int64]
 
 
 class Room:
@@ -28,6 +34,10 @@ class Room:
     def __init__(self, cluster: Cluster, work: Work) -> None:
         self._cluster, self._work = cluster, work
         self._known: dict[tuple[int, str], tuple[int, int]] = {}
+        self._beside: dict[object, tuple[object, int, int]] = {}
+        """(shape, level, promises) -> what fits beside them, as of which state of them and of the
+        cluster."""
+        self._outside: dict[object, int] = {}
 
     def in_all(self, shape: Shape, count: int) -> int:
         return self._most(shape, "", count)
@@ -36,51 +46,99 @@ class Room:
         """In the best domain of a level."""
         return self._most(shape, level, count)
 
+    def beside(
+        self, scene: Scene, shape: Shape, level: str, wish: Wish, beside: tuple[Held, ...]
+    ) -> int:
+        """As it is, or was when it was last too little, for who must keep these promises."""
+        key, at = (shape.id, level, beside), tuple([held.version for held in beside])
+        then, version, known = self._beside.get(key, (None, -1, 0))
+        if then == at and (known < wish.count or version == self._cluster.version):
+            return known
+        self._work.spend(len(self._cluster))
+        limit = shadows.ceilings(scene, beside, (wish,))[shape.id]
+        known = self._best(level, np.minimum(self._cluster.caps(shape), limit))
+        self._beside[key] = (at, self._cluster.version, known)
+        return known
+
+    def outside(self, shape: Shape, beside: tuple[Held, ...]) -> int:
+        """How many fit on nodes of which nothing is promised by these, or did once."""
+        key = (shape.id, beside)
+        known = self._outside.get(key)
+        if known is None:
+            caps = self._cluster.caps(shape)
+            known = int(caps.sum() - caps[shadows.nodes_of(beside)].sum())
+            self._outside[key] = known
+        return known
+
     def _most(self, shape: Shape, level: str, count: int) -> int:
         version, known = self._known.get((shape.id, level), (-1, 0))
         now = self._cluster.version
         if version >= 0 and (known < count or version == now):
             return known
         self._work.spend(len(self._cluster))
-        found = self._cluster.caps(shape)
-        if level in self._cluster.levels:
-            found = self._cluster.by_domain(self._cluster.levels.index(level), found)
-        most = int(found.max(initial=0)) if level else int(found.sum())
+        most = self._best(level, self._cluster.caps(shape))
         self._known[shape.id, level] = (self._cluster.version, most)
         return most
 
+    def _best(self, level: str, caps: Ints) -> int:
+        """In the best domain of a level, or in all."""
+        if level in self._cluster.levels:
+            caps = self._cluster.by_domain(self._cluster.levels.index(level), caps)
+        return int(caps.max(initial=0) if level else caps.sum())
 
-def refusal(cycle: Cycle, told: Asked) -> Verdict | None:
-    """What a unit is told if it surely waits, as long as nobody else is told to go."""
+
+def refusal(cycle: Cycle, told: Asked) -> tuple[Verdict | None, bool]:
+    """What a unit is told if it surely waits, as long as nobody else is told to go; and whether
+    that holds for all of its kind, or only beside the promises that it would run into."""
     tree, unit = cycle.tree, told.unit
     queue = tree.queues.get(unit.queue)
     if queue is None or queue.strict or queue.order == "attained" or unit.queue in tree.broken:
+        return None, False
+    if reserve.may_promise(cycle, unit) or _is_over_quota(cycle, told):
+        return None, False
+    foreseen = cycle.foresight.refusal(cycle, told)
+    if foreseen is not None:
+        return foreseen, True
+    beside = reserve.crossed(cycle, unit, cycle.expected_end(unit))
+    failure = _missing(cycle, told, beside)
+    if failure is None or reserve.shortage(cycle, unit, told.need, beside) is not None:
+        return None, False
+    in_vain, for_all = preempt.in_vain(cycle, told, failure, beside)
+    if not in_vain:
+        return None, False
+    if for_all:
+        cycle.foresight.missed()
+    return cycle.foresight.words(cycle, told, failure), for_all
+
+
+def _is_over_quota(cycle: Cycle, told: Asked) -> bool:
+    """Whether a quota is in the way: then that is what it should be told."""
+    tree, unit = cycle.tree, told.unit
+    return (
+        models.permitted(cycle.scene.cluster, tree, unit) is not unit
+        or cycle.over_space(unit) is not None
+        or tree.shortage(unit.queue, told.need, firm=not unit.preemptible) is not None
+    )
+
+
+def _missing(cycle: Cycle, told: Asked, beside: tuple[Held, ...]) -> Failure | None:
+    """Too little room, or too little that is promised to nobody. What is promised is kept, so where
+    there was room before and none of it beside promises, it is still there."""
+    if not _is_counted(cycle, told):
         return None
+    if beside and cycle.foresight.had_room(told):
+        return _too_little_beside(cycle, told, beside) or _too_little_room(cycle, told)
     failure = _too_little_room(cycle, told)
-    if failure is None or reserve.may_promise(cycle, unit):
-        return None
-    if models.permitted(cycle.scene.cluster, tree, unit) is not unit:
-        return None
-    if cycle.over_space(unit) is not None:
-        return None
-    if tree.shortage(unit.queue, told.need, firm=not unit.preemptible) is not None:
-        return None  # a quota is in the way: that is what it should be told
-    if not preempt.in_vain(cycle, unit, told.need, failure):
-        return None
-    return verdicts.no_room(cycle, unit, failure, cycle.desk.why)
+    if failure is None and beside:
+        failure = _too_little_beside(cycle, told, beside)
+    return failure
 
 
 def _too_little_room(cycle: Cycle, told: Asked) -> Failure | None:
     """What is missing even if nothing had been promised to anybody."""
-    wishes, crowd = told.wishes, cycle.scene.crowd
-    if not wishes or told.terms:
-        return None
-    if crowd.repels and any(crowd.concerns(told.unit, wish.role) for wish in wishes):
-        return None
+    wishes = told.wishes
     if len(wishes) > 1:
         return _short_of_one(cycle, told)
-    if not told.exact:
-        return None
     (wish,), (shape,) = wishes, told.shapes
     room = cycle.room.in_all(shape, wish.count)
     if room < wish.count:
@@ -89,6 +147,27 @@ def _too_little_room(cycle: Cycle, told: Asked) -> Failure | None:
         return None
     room = cycle.room.in_one(shape, told.level, wish.count)
     return Failure(wish.role, wish.count, room, topology=True) if room < wish.count else None
+
+
+def _is_counted(cycle: Cycle, told: Asked) -> bool:
+    """Whether sums tell what the unit finds, with those who are there."""
+    crowd = cycle.scene.crowd
+    return told.countable and not (
+        crowd.repels and any(crowd.concerns(told.unit, wish.role) for wish in told.wishes)
+    )
+
+
+def _too_little_beside(cycle: Cycle, told: Asked, beside: tuple[Held, ...]) -> Failure | None:
+    """What is missing where promises must be kept, for a unit that finds room otherwise."""
+    due = min([held.start for held in beside])
+    for wish, shape in zip(told.wishes, told.shapes, strict=True):
+        levels = ("", told.level) if told.level and len(told.wishes) == 1 else ("",)
+        for level in levels:
+            room = cycle.room.beside(cycle.scene, shape, level, wish, beside)
+            if room < wish.count:
+                near = bool(level)
+                return Failure(wish.role, wish.count, room, topology=near, reserved_until=due)
+    return None
 
 
 def _short_of_one(cycle: Cycle, told: Asked) -> Failure | None:

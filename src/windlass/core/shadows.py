@@ -16,6 +16,7 @@ import numpy.typing as npt
 from windlass.core import releases
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Reservation, Seat, Unit
+from windlass.core.gauge import Gauge
 from windlass.core.place import Scene, Wish
 from windlass.core.shapes import Shape
 
@@ -39,6 +40,8 @@ class Held:
     by_node: dict[int, list[int]] = dataclasses.field(default_factory=dict)
     """Node -> which of the seats are there."""
     nodes: Ints = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
+    version: int = 0
+    """Changes whenever what is free beside it changes; not where something was only tried."""
     _rows: releases.Rows | None = None
     _beside: dict[int, tuple[int, Ints]] = dataclasses.field(default_factory=dict)
 
@@ -61,13 +64,23 @@ class Held:
         """The same members on other devices of the same nodes."""
         self.seats, self._rows = seats, None
 
-    def room_beside(self, shape: Shape) -> Ints:
-        """Members of a shape that each of `nodes` takes beside the promise. Read only."""
+    def room_beside(self, shape: Shape, others: Gauge) -> Ints:
+        """Members of a shape that each of `nodes` takes beside the promise. Read only. The first
+        time this is told of all who may ask."""
+        if not self._beside:
+            rows = self.shadow.caps_of(others, self.nodes)
+            ids = (each.id for each in others.shapes)
+            self._beside = {i: (self.version, row) for i, row in zip(ids, rows, strict=True)}
         known = self._beside.get(shape.id)
-        if known is None or known[0] != self.shadow.version:
-            known = (self.shadow.version, self.shadow.caps_at(shape, self.nodes))
+        if known is None or known[0] != self.version:
+            known = (self.version, self.shadow.caps_at(shape, self.nodes))
             self._beside[shape.id] = known
         return known[1]
+
+    def settle(self) -> None:
+        """What was done to the shadow so far stays."""
+        self.shadow.settle()
+        self.version += 1
 
     def on(self, node: int) -> list[Seat]:
         return [self.seats[at] for at in self.by_node.get(node, ())]
@@ -89,22 +102,27 @@ def ceilings(scene: Scene, beside: tuple[Held, ...], wishes: Sequence[Wish]) -> 
     limits: dict[int, Ints] = {}
     if not beside:
         return limits
-    at = tuple([held.shadow.version for held in beside])
+    at = tuple([held.version for held in beside])
     for wish in wishes:
         shape = scene.shape(wish.role)
         known = scene.limits.get((shape.id, beside))
         if known is None or known[0] != at:
-            known = (at, _ceiling(len(scene.cluster), beside, shape))
+            known = (at, _ceiling(scene.cluster, beside, shape))
             scene.limits[shape.id, beside] = known
         limits[shape.id] = known[1]
     return limits
 
 
-def _ceiling(nodes: int, beside: Sequence[Held], shape: Shape) -> Ints:
-    limit = np.full(nodes, _MANY)
+def _ceiling(cluster: Cluster, beside: Sequence[Held], shape: Shape) -> Ints:
+    limit, others = np.full(len(cluster), _MANY), cluster.kept_shapes()
     for held in beside:
-        limit[held.nodes] = np.minimum(limit[held.nodes], held.room_beside(shape))
+        limit[held.nodes] = np.minimum(limit[held.nodes], held.room_beside(shape, others))
     return limit
+
+
+def nodes_of(beside: Sequence[Held]) -> Ints:
+    """Nodes of which anything is promised."""
+    return np.unique(np.concatenate([np.zeros(0, np.int64), *(held.nodes for held in beside)]))
 
 
 def clashing(beside: Iterable[Held], stay: Stay) -> list[int]:
@@ -138,7 +156,7 @@ def admit(met: Sequence[Held], stay: Stay, *, keep: bool) -> bool:
     fits = all(_admit_on(met, stay, name) for name in stay.by_name)
     for held, mark, seats in before:
         if fits and keep:
-            held.shadow.settle()
+            held.settle()
         else:
             held.shadow.rollback(mark)
             if held.seats is not seats:
@@ -151,7 +169,7 @@ def leave(held: Held, stay: Stay) -> None:
     for name, seats in stay.by_name.items():
         if held.shadow.index.get(name) in held.by_node:
             _move(held.shadow, stay.unit, seats, +1)
-    held.shadow.settle()
+    held.settle()
 
 
 def sit_again(cluster: Cluster, unit: Unit, seats: Sequence[Seat]) -> list[Seat] | None:
@@ -177,7 +195,7 @@ def move_in_shadows(others: Iterable[Held], promise: Held, sign: int) -> None:
         if promise.start <= held.start < promise.end:
             for node in held.by_node.keys() & promise.by_node.keys():
                 _move(held.shadow, promise.unit, promise.on(node), sign)
-            held.shadow.settle()
+            held.settle()
 
 
 # --- one node

@@ -38,6 +38,15 @@ class Shape:
         return len({request.kind for request in self.requests}) == len(self.requests)
 
     @property
+    def is_plain(self) -> bool:
+        """Whether how many fit on a node follows from what it has of each thing alone."""
+        return (
+            not (self.ports or self.bundle or self.unknown)
+            and len(self.requests) <= 1
+            and all(request.form != "partition" for request in self.requests)
+        )
+
+    @property
     def resource_class(self) -> str:
         """What it competes for; a blocked head stops only those behind it of its own class."""
         kinds = sorted({f"{r.kind}:{'|'.join(r.models)}" for r in self.requests})

@@ -7,7 +7,7 @@ the placement again (`Retry`); quotas are kept in `Books`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from windlass.core import victims
 from windlass.core.choosing import UNLOCKED
+from windlass.core.place import Wish
 from windlass.core.queues import Tree
 from windlass.core.roster import Piece
 from windlass.core.shapes import Shape
@@ -66,11 +67,11 @@ class Counter(Protocol):
 
 
 def count_for(trial: Trial, gone: Mask) -> Counter:
-    if trial.alike:
-        shape = trial.base.shape_of(trial.wishes[0].role)
-        if _is_plain(shape):
-            return Tally(trial, gone, shape)
-    return Retry(trial)
+    plain = [wish for wish in trial.wishes if _is_plain(trial.base.shape_of(wish.role))]
+    tallies = [Tally(trial, gone, wish) for wish in plain]
+    if trial.alike and tallies:
+        return tallies[0]
+    return Retry(trial, tallies)
 
 
 def _is_plain(shape: Shape) -> bool:
@@ -84,21 +85,33 @@ def _is_plain(shape: Shape) -> bool:
 
 
 class Retry:
-    """Tries the placement again for every piece: any shapes, any terms."""
+    """Tries the placement again for every piece: any shapes, any terms. Where too little is left
+    for one of the roles alone, that is not needed to say no."""
 
-    def __init__(self, trial: Trial) -> None:
-        self._trial = trial
+    def __init__(self, trial: Trial, tallies: Sequence[Tally]) -> None:
+        self._trial, self._tallies = trial, tallies
 
-    def stays(self, piece: Piece, gone: Mask) -> bool:  # noqa: ARG002
-        return not self._trial.cycle.work.exhausted and self._trial.fits(gone)
+    def stays(self, piece: Piece, gone: Mask) -> bool:
+        counted: list[Tally] = []
+        for tally in self._tallies:
+            if not tally.stays(piece, gone):
+                break
+            counted.append(tally)
+        else:
+            if not self._trial.cycle.work.exhausted and self._trial.fits(gone):
+                return True
+        for tally in counted:
+            tally.undo(piece)
+        return False
 
 
 class Tally:
     """Counts members that fit, piece by piece, in plain numbers."""
 
-    def __init__(self, trial: Trial, gone: Mask, shape: Shape) -> None:
+    def __init__(self, trial: Trial, gone: Mask, wish: Wish) -> None:
+        shape = trial.base.shape_of(wish.role)
         members, devices = trial.rows(gone)
-        where, caps = np.unique(members[0]), trial.caps(gone)
+        where, caps = np.unique(members[0]), trial.caps(gone, shape)
         here = trial.nodes[where].tolist()
         part = trial.base.part_without(where, members, devices)
         self._caps = dict(zip(here, caps[where].tolist(), strict=True))
@@ -109,9 +122,12 @@ class Tally:
         ]
         self._ids = dict(zip(here, trial.domains[where].tolist(), strict=True))
         self._sums = np.bincount(trial.domains, weights=caps).astype(np.int64).tolist()
-        self._count = trial.wishes[0].count
+        self._count = wish.count
         self._enough = sum([total >= self._count for total in self._sums])
         self._width = part.bank.compute.shape[1]
+        self._before: list[tuple[int, int]] = []
+        self._taken: list[int] = []
+        """What the piece that was counted last changed."""
         self._per_member = 0
         self._free: set[int] = set()
         """Devices that a member could have."""
@@ -124,17 +140,22 @@ class Tally:
             self._devices = dict(zip(here, usable.sum(axis=1).tolist(), strict=True))
 
     def stays(self, piece: Piece, gone: Mask) -> bool:  # noqa: ARG002
-        taken = self._occupy(piece)
-        before = [(node, self._caps[node]) for node in {node for node, *_ in piece.members}]
-        for node, cap in before:
+        self._taken = self._occupy(piece)
+        nodes = {node for node, *_ in piece.members}
+        self._before = [(node, self._caps[node]) for node in nodes]
+        for node, cap in self._before:
             if cap:
                 self._set_cap(node, self._cap(node))
-        if self._enough:
-            return True
-        for node, cap in before:
+        if not self._enough:
+            self.undo(piece)
+            return False
+        return True
+
+    def undo(self, piece: Piece) -> None:
+        """The piece that was counted last goes after all."""
+        for node, cap in self._before:
             self._set_cap(node, cap)
-        self._vacate(piece, taken)
-        return False
+        self._vacate(piece, self._taken)
 
     def _occupy(self, piece: Piece) -> list[int]:
         for member in piece.members:

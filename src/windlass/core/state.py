@@ -423,6 +423,7 @@ def apply(snapshot: Snapshot, events: Iterable[Event]) -> Snapshot:
                 snapshot.reservations = reservations
             case _:
                 _apply_to_unit(snapshot, event)
+    snapshot.roster.lay_out_again(len(snapshot.cluster.resources))
     return snapshot
 
 

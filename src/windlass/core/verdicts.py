@@ -73,10 +73,10 @@ def promised(verdict: Verdict, start: float) -> Verdict:
     )
 
 
-def kept_for_others(unit: Unit, role: Role, until: float) -> Verdict:
+def kept_for_others(unit: Unit, role: Role, until: float, remark: str) -> Verdict:
     message = (
         f"there is room for {told_role(role)}, held from {moment(until)} on for who waits longer; "
-        "it would still run then"
+        f"it would still run then{remark}"
     )
     return Verdict(unit.key, Reason.RESERVED_UNTIL, message)
 
@@ -116,7 +116,7 @@ def no_room(cycle: Cycle, unit: Unit, failure: Failure, remark: str = "") -> Ver
     """From what `place` missed to a sentence: impossible, too little in all, or not together; with
     a remark on why nobody was stopped for it."""
     if len(unit.roles) > 1:
-        return _remarked(_no_room(cycle, unit, failure), remark)
+        return _no_room(cycle, unit, failure, remark)
     # Thousands miss the same: the sentence is made once.
     (asked,), shape_of = unit.roles, cycle.scene.cluster.shape_of
     shape = missing = original = shape_of(asked).id
@@ -132,15 +132,8 @@ def no_room(cycle: Cycle, unit: Unit, failure: Failure, remark: str = "") -> Ver
     )  # fmt: skip
     known = cycle.sentences.get(key)
     if known is None:
-        known = _remarked(_no_room(cycle, unit, failure), remark)
-        cycle.sentences[key] = known
+        known = cycle.sentences[key] = _no_room(cycle, unit, failure, remark)
     return addressed(known, unit.key)
-
-
-def _remarked(verdict: Verdict, remark: str) -> Verdict:
-    if not remark or verdict.reason == Reason.IMPOSSIBLE:
-        return verdict
-    return dataclasses.replace(verdict, message=f"{verdict.message}; {remark}")
 
 
 def addressed(verdict: Verdict, key: str) -> Verdict:
@@ -153,21 +146,21 @@ def addressed(verdict: Verdict, key: str) -> Verdict:
     )  # fmt: skip
 
 
-def _no_room(cycle: Cycle, unit: Unit, failure: Failure) -> Verdict:
+def _no_room(cycle: Cycle, unit: Unit, failure: Failure, remark: str) -> Verdict:
     impossible = _impossible(cycle, unit)
     if impossible is not None:
         return impossible
-    role = failure.role
+    role, remark = failure.role, f"; {remark}" if remark else ""
     if failure.reserved_until is not None:
-        return kept_for_others(unit, role, failure.reserved_until)
+        return kept_for_others(unit, role, failure.reserved_until, remark)
     asks = _asks(cycle, role, failure.wanted)
     missing = max(0, failure.wanted - failure.room)
     if not failure.resolved:
-        message = f"{asks}; no arrangement was found in the time a decision may take"
+        message = f"{asks}; no arrangement was found in the time a decision may take{remark}"
         return Verdict(unit.key, Reason.WAITING_FOR_CAPACITY, message, resolved=False)
     if failure.topology and unit.topology is not None:
         level = unit.topology.level
-        message = f"{asks} in one {level}; the best {level} has room for {failure.room} now"
+        message = f"{asks} in one {level}; the best {level} has room for {failure.room} now{remark}"
         return Verdict(unit.key, Reason.WAITING_FOR_TOPOLOGY, message, level, missing)
     shape = cycle.scene.cluster.shape_of(role)
     if shape.id not in cycle.scarce:
@@ -179,6 +172,7 @@ def _no_room(cycle: Cycle, unit: Unit, failure: Failure) -> Verdict:
         message += f", short of {told(resource, short)}"
     elif resource:
         message += ", too little of everything together on one node"
+    message += remark
     return Verdict(unit.key, Reason.WAITING_FOR_CAPACITY, message, resource, short or missing)
 
 

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from windlass.core import order, place, predict, roster
-from windlass.core.choosing import SHARED, UNLOCKED
 from windlass.core.cluster import Cluster, rows_in
-from windlass.core.facts import DeviceRequest, Role, Unit
+from windlass.core.facts import Queue, Role, Unit
+from windlass.core.gauge import Gauge
 from windlass.core.queues import Sums, Tree
 from windlass.core.roster import Columns, Flat, Piece
 from windlass.core.shadows import Held
@@ -87,48 +87,6 @@ class Pool:
             yield name, int(some.sum()), sums
 
 
-class Totals:
-    """Sums over some nodes: a bound on what fits there that costs next to nothing to ask for."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        bank = cluster.bank
-        self._free: list[int] = np.maximum(cluster.free, 0).sum(axis=1).tolist()
-        self._unlocked = bank.unlocked
-        self._whole: dict[int, int] = {}
-        """Devices of one member -> members that they would do for, node by node."""
-        shared = (bank.mode == UNLOCKED) | (bank.mode == SHARED)
-        shared &= (bank.compute > 0) | (bank.memory > 0)
-        self._compute, self._memory = bank.compute[shared], bank.memory[shared]
-        """Of devices that shares can be had of."""
-
-    def most(self, shape: Shape) -> int:
-        fit = 1 << 40
-        for column, need in shape.needs:
-            fit = min(fit, self._free[column] // need)
-        for request in shape.requests:
-            if not fit:
-                break
-            if request.form == "whole":
-                fit = min(fit, self._most_whole(request.count))
-            elif request.form == "share":
-                fit = min(fit, self._most_shares(request))
-        return fit
-
-    def _most_whole(self, count: int) -> int:
-        found = self._whole.get(count)
-        if found is None:
-            found = self._whole[count] = int((self._unlocked // count).sum())
-        return found
-
-    def _most_shares(self, request: DeviceRequest) -> int:
-        fit = np.full(len(self._compute), 1 << 40, np.int64)
-        if request.compute:
-            fit = self._compute // request.compute
-        if request.memory:
-            fit = np.minimum(fit, self._memory // request.memory)
-        return int(fit.sum())
-
-
 @dataclasses.dataclass(slots=True, eq=False)
 class Standing:
     """Those of its own queue whom a unit of some rank may stop at all. `promised` is room that is
@@ -148,7 +106,7 @@ class Standing:
     def hope(self, cluster: Cluster, promised: Flat) -> Hope:
         """Where they are, without them."""
         if self._hope is None:
-            flat = self.own.flat_of(self.rows)
+            flat = self.own.flat.only(self.rows)
             where = np.unique(flat.members[0])
             self._hope = Hope(cluster, where, [flat, promised])
         return self._hope
@@ -163,11 +121,18 @@ class Hope:
         for flat in flats:
             self._part.shift(*rows_in(where, width, flat.members, flat.devices), +1)
         self.where = where
-        self._sums = Totals(self._part)
+        self._caps: tuple[Gauge, Ints] | None = None
+        """Of all who wait."""
 
-    def bound(self, shape: Shape) -> int:
-        """No more than so many, by sums."""
-        return self._sums.most(shape)
+    def gains(self, cluster: Cluster, shapes: Gauge, out: Ints) -> Ints:
+        """By shape, how many more would fit there than fit now, but for nodes that are out."""
+        if self._caps is None or self._caps[0] is not shapes:
+            nodes = np.arange(len(self.where))
+            self._caps = (shapes, self._part.caps_of(shapes, nodes))
+        more = np.maximum(self._caps[1] - cluster.kept_caps(shapes, self.where), 0)
+        if len(out):
+            more[:, np.isin(self.where, out)] = 0
+        return np.asarray(more.sum(axis=1))
 
     def caps(self, shape: Shape) -> Ints:
         """By node of `where`."""
@@ -191,15 +156,20 @@ def most_with(
 
 def standing(cycle: Cycle, unit: Unit) -> Standing:
     own = columns_of(cycle, unit.queue)
-    may_go = _outranked(cycle, unit, own) & ~own.firm & ~own.leaving
-    for piece in cycle.departures.told().values():
-        if piece.running.unit.queue == unit.queue:
-            may_go[own.rows_told(piece)] = False
-    rows = np.flatnonzero(may_go)
+    rows = np.flatnonzero(_outranked(cycle, unit, own) & may_go(cycle, unit.queue, own))
     if not len(rows):
         return Standing(0, {}, own, rows)
     held = {r: int(own.held_of(r)[rows].sum()) for r in cycle.tree.guaranteed}
     return Standing(len(rows), held, own, rows)
+
+
+def may_go(cycle: Cycle, queue: str, columns: Columns) -> Mask:
+    """Pieces of a queue that can be stopped and were not told to go yet."""
+    mask = ~columns.firm & ~columns.leaving
+    for piece in cycle.departures.told().values():
+        if piece.running.unit.queue == queue:
+            mask[columns.rows_told(piece)] = False
+    return mask
 
 
 def columns_of(cycle: Cycle, queue: str) -> Columns:
@@ -324,14 +294,18 @@ def _outranked(cycle: Cycle, unit: Unit, columns: Columns) -> Mask:
     if not cycle.policy.preempt:
         return np.zeros(len(columns.pieces), np.bool_)
     queue = cycle.queue_of(unit)
-    priority = columns.priority
-    if queue.max_priority is not None:
-        priority = np.minimum(priority, queue.max_priority)
-    mine = order.priority(queue, unit)
+    priority, mine = priorities(queue, columns), order.priority(queue, unit)
     below = priority < mine
     if queue.order == "attained":
         below |= (priority == mine) & _attained_more(cycle, unit, columns)
     return np.asarray(below)
+
+
+def priorities(queue: Queue, columns: Columns) -> Ints:
+    """Of the pieces of a queue, as far as it lets them count."""
+    if queue.max_priority is None:
+        return columns.priority
+    return np.minimum(columns.priority, queue.max_priority)
 
 
 def _attained_more(cycle: Cycle, unit: Unit, columns: Columns) -> Mask:
@@ -477,7 +451,7 @@ def _joined(cycle: Cycle, claim: Claim, found: Sequence[_Found]) -> Pool:
     def column(name: str) -> npt.NDArray[Any]:
         return _concatenated([getattr(each.columns, name)[each.rows] for each in found])
 
-    flats = [each.columns.flat_of(each.rows) for each in found]
+    flats = [each.columns.flat.only(each.rows) for each in found]
     resources = len(cycle.scene.cluster.resources)
     return Pool(
         pieces,

@@ -1,0 +1,403 @@
+"""Who surely waits, found for everybody at one look.
+
+`screening` asks this first. Thousands wait, nearly each a little different from the next, so here
+they stand in arrays: what each asks for against the room there is, and against what would be left
+if all went whom its rank allows to stop. Room, quota and who may be stopped only shrink while a
+decision is made, so an answer holds until somebody else is told to go; then what those leave is
+looked at again, and only the queues they are of. Who is not told to wait here is not said to start:
+it is looked at more closely, like everybody for whom arrays do not tell the whole truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from windlass.core import order, preempt, shadows, verdicts, victims
+from windlass.core.asked import Asked
+from windlass.core.cluster import Cluster
+from windlass.core.facts import Unit, Verdict
+from windlass.core.gauge import MANY as MANY_MEMBERS
+from windlass.core.gauge import Gauge, Sums
+from windlass.core.place import Failure, Wish
+from windlass.core.queues import Tree
+from windlass.core.shadows import Held
+from windlass.core.shapes import Shape
+
+if TYPE_CHECKING:
+    from windlass.core.cycle import Cycle
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+_UNKNOWN, _NOBODY, _NOT_ENOUGH = range(3)
+"""What a look tells of a unit: nothing; it finds no room, and there is nobody to stop for it; or
+not even all of them would do."""
+MANY = 64
+"""Fewer who wait are asked one by one."""
+_OUT_OF_DATE = 16
+"""Units that had to be looked at more closely only to be told to wait, before all are looked at
+again: room has shrunk since."""
+
+
+class Foresight:
+    def __init__(self, cycle: Cycle, units: Iterable[Unit]) -> None:
+        rows = list(_countable(cycle, units))
+        cluster = cycle.scene.cluster
+        shapes = {shape.id: shape for told in rows for shape in told.shapes}
+        self.gauge = Gauge(shapes.values(), len(cluster.resources))
+        cluster.keep(self.gauge.shapes, cycle.snapshot.cluster)
+        self._row = {told.unit.key: i for i, told in enumerate(rows)}
+        self._several = [(i, told) for i, told in enumerate(rows) if len(told.wishes) > 1]
+        number, count = self.gauge.number, len(rows)
+        self._shape = np.fromiter((number[told.shapes[0].id] for told in rows), np.int64, count)
+        self._count = np.fromiter((told.wishes[0].count for told in rows), np.int64, count)
+        self._preempts = np.fromiter((told.unit.preempts for told in rows), np.bool_, count)
+        self._level: list[tuple[str, Ints]] = _by_level(rows)
+        self._ranks = _Ranks(cycle, rows, self.gauge)
+        self._most = np.array([cycle.most_when_empty(s) for s in self.gauge.shapes], np.int64)
+        self._told: list[int] = []
+        """By row, what the last look tells; empty: nobody looked since somebody was told to go."""
+        self._wished: dict[int, Wish] = {}
+        """Row of a unit of several roles -> the one that is shortest of room."""
+        self._room: list[int] = []
+        self._near: list[bool] = []
+        """By row, whether there is room in all, but not in any one domain."""
+        self._missed = 0
+        self._words: dict[object, Verdict] = {}
+
+    def somebody_goes(self, queues: Iterable[str]) -> None:
+        """Others may count on what they leave; in their queues there are fewer to stop."""
+        self._told = []
+        self._ranks.forget(queues)
+
+    def forget(self) -> None:
+        """Room came back."""
+        self._told = []
+        self._ranks.forget_all()
+
+    def missed(self) -> None:
+        """Somebody of whom nothing was told had to wait."""
+        self._missed += 1
+
+    def refusal(self, cycle: Cycle, told: Asked) -> Verdict | None:
+        """What the unit is told if it surely waits, as far as room and rank go."""
+        row = self._row.get(told.unit.key)
+        if row is None:
+            return None
+        if not self._told or self._missed >= _OUT_OF_DATE:
+            self._look(cycle)
+        found = self._told[row]
+        if not found:
+            return None
+        cycle.desk.why = preempt.NOT_ENOUGH if found == _NOT_ENOUGH else ""
+        wish = self._wished.get(row, told.wishes[0])
+        failure = Failure(wish.role, wish.count, self._room[row], topology=self._near[row])
+        return self.words(cycle, told, failure)
+
+    def had_room(self, told: Asked) -> bool:
+        """Whether the last look found room for the unit, promised to others or not."""
+        row = self._row.get(told.unit.key)
+        return bool(row is not None and self._told and self._room[row] >= told.wishes[0].count)
+
+    def words(self, cycle: Cycle, told: Asked, failure: Failure) -> Verdict:
+        """`verdicts.no_room`, said once to all who miss the same: it names one of them, and the
+        room there was when it was first said."""
+        key = (
+            told.shapes, told.level, failure.role.name, failure.wanted, failure.topology,
+            failure.reserved_until, cycle.desk.why,
+        )  # fmt: skip
+        found = self._words.get(key)
+        if found is None:
+            found = verdicts.no_room(cycle, told.unit, failure, cycle.desk.why)
+            self._words[key] = found
+        return found
+
+    def more(self, cycle: Cycle, told: Asked, shape: Shape, beside: tuple[Held, ...]) -> int:
+        """No more than so many members find room in addition, away from these promises, if all go
+        whom the unit may stop, or who were told to go anyway."""
+        row, number = self._row.get(told.unit.key), self.gauge.number.get(shape.id)
+        if row is None or number is None:
+            return MANY_MEMBERS
+        if not self._told:
+            self._look(cycle)
+        return self._ranks.more(cycle, self.gauge, row, number, beside)
+
+    def _look(self, cycle: Cycle) -> None:
+        self._missed, self._wished = 0, {}
+        count, shape, cluster = self._count.copy(), self._shape.copy(), cycle.scene.cluster
+        rooms = cluster.totals_of(self.gauge.shapes)
+        room = rooms[shape]
+        near = np.zeros(len(room), np.bool_)
+        for level, rows in self._level:
+            enough = rows[room[rows] >= count[rows]]
+            best = self._best_domains(cluster, shape[enough], level)
+            near[enough] = best < count[enough]
+            room[enough[near[enough]]] = best[near[enough]]
+        for row, told in self._several:
+            wish, shape[row], room[row] = _shortest(told, self.gauge, rooms)
+            count[row], self._wished[row] = wish.count, wish
+        short = room < count
+        asks = short & self._preempts & (self._most[shape] >= count)
+        if not (cycle.policy.preempt or cycle.policy.reclaim):
+            asks[:] = False
+        found = np.where(short, _NOBODY, _UNKNOWN)
+        self._ranks.look(cycle, self.gauge, asks)
+        fits = self._ranks.enough(cycle, self.gauge, shape, count - room)
+        found[asks & self._ranks.somebody] = _NOT_ENOUGH
+        found[asks & self._ranks.somebody & fits] = _UNKNOWN
+        if cycle.policy.reclaim:
+            found[asks & self._ranks.may_be_inside(cycle)] = _UNKNOWN
+        self._told, self._room, self._near = found.tolist(), room.tolist(), near.tolist()
+        cycle.work.spend(len(cluster))
+
+    def _best_domains(self, cluster: Cluster, shape: Ints, level: str) -> Ints:
+        """Of these shapes, how many members fit in the best domain of a level."""
+        found = np.zeros(len(self.gauge.shapes), np.int64)
+        for i in set(shape.tolist()):
+            caps = cluster.caps(self.gauge.shapes[i])
+            if level in cluster.levels:
+                caps = cluster.by_domain(cluster.levels.index(level), caps)
+            found[i] = caps.max(initial=0)
+        return found[shape]
+
+
+class _Ranks:
+    """Everybody who waits by queue and rank: whom they could stop at all, and what is left if all
+    those go."""
+
+    def __init__(self, cycle: Cycle, rows: list[Asked], shapes: Gauge) -> None:
+        tree, numbers = cycle.tree, dict[tuple[str, int], int]()
+        ranks = (
+            (told.unit.queue, order.priority(cycle.queue_of(told.unit), told.unit)) for told in rows
+        )
+        self._group = np.fromiter(
+            (numbers.setdefault(rank, len(numbers)) for rank in ranks), np.int64, len(rows)
+        )
+        self._numbers = numbers
+        """(queue, priority) -> number."""
+        self._resources = sorted(tree.guaranteed)
+        self._need = np.array(
+            [[told.need.get(r, 0) for r in self._resources] for told in rows], np.int64
+        ).reshape(len(rows), len(self._resources))
+        self._own = _guarantees(tree, numbers, self._resources)
+        self._held = np.zeros_like(self._own)
+        """By rank, what those hold whom it outranks."""
+        self._victims = np.zeros(len(numbers), np.int64)
+        self._bounds = np.zeros((len(numbers), len(shapes.shapes)), np.int64)
+        """By rank and shape, no more than so many fit where those go."""
+        self._known: set[int] = set()
+        """Ranks whose victims and bounds are up to date."""
+        self._inside: Mask | None = None
+        self._gains: dict[tuple[Held, ...], tuple[Ints, Ints]] = {}
+        self._ground: _Ground | None = None
+
+    def forget(self, queues: Iterable[str]) -> None:
+        gone, self._inside, self._gains = set(queues), None, {}
+        self._known -= {number for (queue, _), number in self._numbers.items() if queue in gone}
+
+    def forget_all(self) -> None:
+        self._inside, self._gains, self._ground = None, {}, None
+        self._known.clear()
+
+    def look(self, cycle: Cycle, shapes: Gauge, asks: Mask) -> None:
+        """Brings up to date what is known of all who ask."""
+        self._gains = {}
+        asking = set(self._group[asks].tolist()) - self._known
+        if asking and cycle.policy.preempt:
+            self._bring_up(cycle, shapes, asking)
+
+    def _bring_up(self, cycle: Cycle, shapes: Gauge, asking: set[int]) -> None:
+        queues: dict[str, list[tuple[int, int]]] = {}
+        for (queue, priority), number in self._numbers.items():
+            if number in asking:
+                queues.setdefault(queue, []).append((priority, number))
+        ground = self._ground = self._ground or _Ground(cycle)
+        where, sums = list[int](), list[Sums]()
+        for queue, ranks in queues.items():
+            for number, left in self._look_at(cycle, queue, ranks, ground):
+                where.append(number)
+                sums.append(left)
+        if sums:
+            self._bounds[where] = shapes.most(sums)
+            self._inside = None
+        self._known |= asking
+
+    def _look_at(
+        self, cycle: Cycle, queue: str, ranks: list[tuple[int, int]], ground: _Ground
+    ) -> Iterator[tuple[int, Sums]]:
+        """Whom units of these ranks could stop, and what is there without them."""
+        columns = victims.columns_of(cycle, queue)
+        priority = victims.priorities(cycle.tree.queues[queue], columns)
+        may_go = victims.may_go(cycle, queue, columns) & (priority < max(ranks)[0])
+        rows = np.flatnonzero(may_go)
+        flat, priority = columns.flat.only(rows), priority[rows]
+        held = [columns.held_of(resource)[rows] for resource in self._resources]
+        for rank, number in ranks:
+            below = priority < rank
+            self._victims[number] = below.sum()
+            self._held[number] = [int(each[below].sum()) for each in held]
+            if below.any():
+                seats, grants = below[flat.seat_of], below[flat.grant_of]
+                yield number, ground.sums_without(flat.members[:, seats], flat.devices[:, grants])
+
+    @property
+    def somebody(self) -> Mask:
+        """By row, whether there is anybody whom it could stop."""
+        return np.asarray(self._victims[self._group] > 0)
+
+    def enough(self, cycle: Cycle, shapes: Gauge, shape: Ints, missing: Ints) -> Mask:
+        """By row, whether that might leave what is missing, with what others leave anyway."""
+        own, outlook = self._bounds[self._group, shape], cycle.departures.outlook()
+        if outlook is None:
+            return np.asarray(own >= missing)
+        worst, later = (gains[shape] for gains in self._gains_beside(cycle, shapes, ()))
+        return np.asarray((own + worst >= missing) | (later >= missing))
+
+    def more(
+        self, cycle: Cycle, shapes: Gauge, row: int, shape: int, beside: tuple[Held, ...]
+    ) -> int:
+        """Of one row and shape: the most that this might leave in addition."""
+        rank = int(self._group[row])
+        if rank not in self._known and cycle.policy.preempt:
+            self._bring_up(cycle, shapes, {rank})
+        worst, later = self._gains_beside(cycle, shapes, beside)
+        return int(max(self._bounds[rank, shape] + worst[shape], later[shape]))
+
+    def _gains_beside(
+        self, cycle: Cycle, shapes: Gauge, beside: tuple[Held, ...]
+    ) -> tuple[Ints, Ints]:
+        """By shape, how many more fit, away from these promises, with what those leave who were
+        told to go: as far as it can be counted on now, and once they are gone."""
+        found = self._gains.get(beside)
+        if found is None:
+            outlook, nothing = cycle.departures.outlook(), np.zeros(len(shapes.shapes), np.int64)
+            found = (nothing, nothing)
+            if outlook is not None:
+                cluster, out = cycle.scene.cluster, shadows.nodes_of(beside)
+                worst, later = outlook.worst_hope, outlook.later_hope
+                found = worst.gains(cluster, shapes, out), later.gains(cluster, shapes, out)
+            self._gains[beside] = found
+        return found
+
+    def may_be_inside(self, cycle: Cycle) -> Mask:
+        """By row, as `preempt` asks it: whether its queue would be inside its guarantee if all were
+        gone that must go, or that it outranks. Queues only fill up until somebody else goes."""
+        if self._inside is None:
+            self._inside = self._may_be_inside(cycle)
+        return self._inside
+
+    def _may_be_inside(self, cycle: Cycle) -> Mask:
+        left, used = cycle.departures.left(), np.zeros_like(self._own)
+        for (queue, _), number in self._numbers.items():
+            mine, gone = cycle.tree.used[queue], left.get(queue, {})
+            used[number] = [mine.get(r, 0) - gone.get(r, 0) for r in self._resources]
+        need, own = self._need, self._own[self._group]
+        beyond = (used - self._held)[self._group] + need > own
+        concerned = ((need > 0) & (own > 0)).any(axis=1)
+        return np.asarray(concerned & ~(beyond & (need > 0)).any(axis=1))
+
+
+class _Ground:
+    """The cluster that victims are of, with what is held for others on top of those who leave it
+    given back."""
+
+    def __init__(self, cycle: Cycle) -> None:
+        cluster, promised = cycle.scene.cluster, cycle.departures.promised()
+        bank = cluster.bank
+        self._width = max(bank.compute.shape[1], 1)
+        self._free, self._unlocked = np.maximum(cluster.free, 0), bank.unlocked.copy()
+        self._devices = _Devices(bank.compute, bank.memory, bank.shareable())
+        for column, amounts in enumerate(promised.members[1:]):
+            np.add.at(self._free[column], promised.members[0], amounts)
+        self._devices.give_back(promised.devices[0], promised.devices)
+        self._unlocked += self._freed(promised.devices)
+
+    def sums_without(self, members: Ints, devices: Ints) -> Sums:
+        """Of the nodes where these are, once they are gone."""
+        nodes = np.unique(members[0])
+        free = self._free[:, nodes].sum(axis=1) + members[1:].sum(axis=1)
+        unlocked = (self._unlocked + self._freed(devices))[nodes]
+        return Sums(free, unlocked, *self._parts(nodes, devices))
+
+    def _freed(self, devices: Ints) -> Ints:
+        """By node, on how many devices these hold anything."""
+        nodes = np.unique(devices[0]) // self._width
+        return np.bincount(nodes, minlength=len(self._unlocked))
+
+    def _parts(self, nodes: Ints, devices: Ints) -> tuple[Ints, Ints]:
+        """Of the nodes' devices those that shares can be had of, then."""
+        number = np.zeros(len(self._unlocked), np.int64)
+        number[nodes] = np.arange(len(nodes))
+        there = self._devices.of(nodes)
+        at = number[devices[0] // self._width] * self._width + devices[0] % self._width
+        there.give_back(at, devices)
+        return there.compute[there.shared], there.memory[there.shared]
+
+
+class _Devices:
+    """By node and device: what is free of it, and whether shares of it can be had."""
+
+    def __init__(self, compute: Ints, memory: Ints, shared: Mask) -> None:
+        self.compute, self.memory, self.shared = compute.copy(), memory.copy(), shared.copy()
+
+    def of(self, nodes: Ints) -> _Devices:
+        return _Devices(self.compute[nodes], self.memory[nodes], self.shared[nodes])
+
+    def give_back(self, at: Ints, devices: Ints) -> None:
+        np.add.at(self.compute.reshape(-1), at, devices[1])
+        np.add.at(self.memory.reshape(-1), at, devices[2])
+        self.shared.reshape(-1)[at] = True
+
+
+# --- the arrays
+
+
+def _countable(cycle: Cycle, units: Iterable[Unit]) -> Iterator[Asked]:
+    """Those of whom arrays tell the truth."""
+    tree, crowd = cycle.tree, cycle.scene.crowd
+    plain = {name for name in tree.queues if _is_plain(tree, name)}
+    for unit in units:
+        if unit.queue not in plain:
+            continue
+        told = cycle.asked(unit)
+        if told.countable and not (
+            crowd.repels and any(crowd.concerns(unit, wish.role) for wish in told.wishes)
+        ):
+            yield told
+
+
+def _is_plain(tree: Tree, name: str) -> bool:
+    """Whether its units are asked whatever others are told, and rank by priority alone."""
+    queue = tree.queues[name]
+    return not (queue.strict or queue.order == "attained" or name in tree.broken)
+
+
+def _by_level(rows: list[Asked]) -> list[tuple[str, Ints]]:
+    """Level -> units of one role that must be in one domain of it."""
+    found: dict[str, list[int]] = {}
+    for i, told in enumerate(rows):
+        if told.level and len(told.wishes) == 1:
+            found.setdefault(told.level, []).append(i)
+    return [(level, np.array(at, np.int64)) for level, at in sorted(found.items())]
+
+
+def _shortest(told: Asked, shapes: Gauge, rooms: Ints) -> tuple[Wish, int, int]:
+    """Of several roles, the one that is shortest of room: its shape and room."""
+    found = []
+    for wish, shape in zip(told.wishes, told.shapes, strict=True):
+        number = shapes.number[shape.id]
+        found.append((rooms[number] / wish.count, wish.role.name, number, wish))
+    _, _, number, wish = min(found, key=lambda each: each[:2])
+    return wish, number, rooms[number]
+
+
+def _guarantees(tree: Tree, ranks: Mapping[tuple[str, int], int], resources: Sequence[str]) -> Ints:
+    """By rank, what its queue is guaranteed."""
+    found = np.zeros((len(ranks), len(resources)), np.int64)
+    for (queue, _), number in ranks.items():
+        found[number] = [tree.guarantee[queue].get(r, 0) for r in resources]
+    return found

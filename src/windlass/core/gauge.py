@@ -1,0 +1,107 @@
+"""Many shapes at once: what they need in arrays, so that one look tells of all of them.
+
+How many members fit on nodes is asked for tens of shapes after every change, and how many sums
+over nodes would do for at most whenever somebody might be stopped. Asked one by one, calling costs
+more than counting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from windlass.core.facts import Constraint, DeviceRequest
+from windlass.core.shapes import Shape
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+Key = TypeVar("Key")
+
+MANY = 1 << 40
+
+
+class Sums(NamedTuple):
+    """What some nodes have."""
+
+    free: Ints
+    """By column of the cluster's resources, in all of them."""
+    unlocked: Ints
+    """By node, devices that nobody holds a part of."""
+    compute: Ints
+    """Of each device that shares can be had of."""
+    memory: Ints
+
+
+class Gauge:
+    def __init__(self, shapes: Iterable[Shape], resources: int) -> None:
+        self.shapes: Sequence[Shape] = list(shapes)
+        self.number = {shape.id: i for i, shape in enumerate(self.shapes)}
+        """Of a shape: which row of the answers is about it."""
+        self._needs: Ints = np.zeros((len(self.shapes), resources), np.int64)
+        for i, shape in enumerate(self.shapes):
+            for column, need in shape.needs:
+                self._needs[i, column] = need
+        self._asks = self._needs > 0
+        self._needs[~self._asks] = 1
+        rows, requests = range(len(self.shapes)), [shape.requests for shape in self.shapes]
+        self.by_request: dict[DeviceRequest, Ints] = _grouped(
+            (request, i) for i in rows for request in requests[i]
+        )
+        self.by_constraint: dict[Constraint, Ints] = _grouped(
+            (shape.constraint, i) for i, shape in enumerate(self.shapes)
+        )
+
+    def by_amounts(self, free: Ints) -> Ints:
+        """By shape and column of `free` (resources by anything), how many members it does for."""
+        fit = np.full((len(self.shapes), free.shape[1]), MANY, np.int64)
+        for column, amounts in enumerate(free):
+            need = self._needs[:, column, None]
+            np.minimum(fit, amounts // need, out=fit, where=self._asks[:, column, None])
+        return fit
+
+    def most(self, everywhere: Sequence[Sums]) -> Ints:
+        """By each of the sums and by shape: no more than so many."""
+        fit = self.by_amounts(np.array([sums.free for sums in everywhere], np.int64).T)
+        unlocked = _Joined([sums.unlocked for sums in everywhere])
+        compute = _Joined([sums.compute for sums in everywhere])
+        memory = _Joined([sums.memory for sums in everywhere])
+        for request, rows in self.by_request.items():
+            if request.form == "whole":
+                found = unlocked.sums(unlocked.values // request.count)
+            elif request.form == "share":
+                found = compute.sums(_shares(compute.values, memory.values, request))
+            else:
+                continue
+            fit[rows] = np.minimum(fit[rows], found)
+        return fit.T
+
+
+class _Joined:
+    """Arrays one after another, to be summed up one by one."""
+
+    def __init__(self, arrays: Sequence[Ints]) -> None:
+        self.values = np.concatenate(arrays)
+        self._ends = np.cumsum([0, *(len(each) for each in arrays)])
+
+    def sums(self, values: Ints) -> Ints:
+        total = np.concatenate([[0], np.cumsum(values)])
+        return np.asarray(np.diff(total[self._ends]))
+
+
+def _shares(compute: Ints, memory: Ints, request: DeviceRequest) -> Ints:
+    fit = np.full(len(compute), MANY, np.int64)
+    if request.compute:
+        fit = compute // request.compute
+    if request.memory:
+        fit = np.minimum(fit, memory // request.memory)
+    return fit
+
+
+def _grouped(pairs: Iterable[tuple[Key, int]]) -> dict[Key, Ints]:
+    found: dict[Key, list[int]] = {}
+    for key, row in pairs:
+        found.setdefault(key, []).append(row)
+    return {key: np.array(rows, np.int64) for key, rows in found.items()}
