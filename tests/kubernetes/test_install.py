@@ -59,6 +59,42 @@ def test_the_second_time_changes_nothing(cli: Cli) -> None:
     assert {outcome for counts in again.values() for outcome in counts} == {"unchanged"}
 
 
+def test_who_set_which_field_of_a_run_is_kept_only_for_those_who_manage_fields(
+    cli: Cli, plane: ControlPlane
+) -> None:
+    installed(cli)
+    runs = "/apis/windlass.dev/v1alpha1/namespaces/default/runs"
+    body = {
+        "apiVersion": "windlass.dev/v1alpha1", "kind": "Run", "metadata": {"name": "plain"},
+        "spec": {"suspend": True, "roles": [{"command": ["true"]}]},
+    }  # fmt: skip
+
+    def is_in_force() -> bool:
+        tried = plane.rest.request("POST", runs, body, dryRun="All")
+        return tried.status == 201 and "managedFields" not in tried.json["metadata"]
+
+    eventually("the policy is in force", is_in_force)
+    assert plane.rest.post(runs, body).status == 201
+    for path, change in (
+        (f"{runs}/plain/status", {"status": {"phase": "Queued"}}),
+        (f"{runs}/plain", {"spec": {"suspend": False}}),
+    ):
+        changed = plane.rest.merge(path, change)
+        assert changed.status == 200, changed.summary
+        assert "managedFields" not in changed.json["metadata"]
+    applied = body | {"metadata": {"name": "applied"}}
+    for held in (True, False):
+        role = {"name": "worker", "command": ["true"]}
+        applied["spec"] = {"suspend": held, "roles": [role]}
+        answer = plane.rest.request(
+            "PATCH", f"{runs}/applied", applied, content_type="application/apply-patch+yaml",
+            fieldManager="judge",
+        )  # fmt: skip
+        assert answer.status in (200, 201), answer.summary
+    (managed,) = answer.json["metadata"]["managedFields"]
+    assert (managed["manager"], managed["operation"]) == ("judge", "Apply")
+
+
 def test_a_queue_that_was_changed_and_a_lease_that_is_held_stay(
     cli: Cli, plane: ControlPlane
 ) -> None:

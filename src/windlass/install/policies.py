@@ -80,6 +80,7 @@ def priorities() -> Iterator[Object]:
 def admission() -> Iterator[Object]:
     """What the embedded server sees to itself: names that are the caller's, queues that are his."""
     yield from changes()
+    yield from unaccounted()
     yield from _users()
     yield from _budgets()
     yield from _queues()
@@ -94,6 +95,32 @@ def changes() -> Iterator[Object]:
             "failurePolicy": "Fail",
             "validations": [_kept(each) for each in rules.CHANGES if each.kind is kind],
         }, {"validationActions": ["Deny"]})  # fmt: skip
+
+
+def unaccounted() -> Iterator[Object]:
+    """Who set which field of a Run is not kept, unless its maker manages fields: such an account is
+    larger than the Run, and made anew at each write of a status (docs/design/speed.md). Once there
+    is none, the API server begins none."""
+    managed = "object.metadata.managedFields"
+    yield from _policy(_GROUP, "Mutating", "windlass-fields-of-runs", {
+        "matchConstraints": _matching("runs", "CREATE"),
+        "matchConditions": [
+            {
+                "name": "not-applied",
+                "expression": f"has({managed}) && !{managed}.exists(m, m.operation == 'Apply')",
+            }
+        ],
+        "failurePolicy": "Ignore",
+        "reinvocationPolicy": "Never",
+        "mutations": [
+            {
+                "patchType": "JSONPatch",
+                "jsonPatch": {
+                    "expression": "[JSONPatch{op: 'remove', path: '/metadata/managedFields'}]"
+                },
+            }
+        ],
+    }, {})  # fmt: skip
 
 
 def _kept(change: rules.Change) -> Object:

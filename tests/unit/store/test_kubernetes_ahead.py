@@ -46,6 +46,12 @@ def serving(reply: bytes) -> Iterator[tuple[Access, list[bytes]]]:
         ),
         (b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n", None),
         (b"HTTP/1.1 429 Slow\r\nContent-Length: 0\r\n\r\n", None),
+        (b"HTTP/1.1 503 Away\r\nContent-Length: 2\r\n\r\n{}", (503, b"{}")),
+        (
+            b"HTTP/1.1 503 Away\r\nContent-Length: 62\r\n\r\n"
+            b'{"message":"before all known HTTP paths have been installed "}',
+            None,
+        ),
     ],
 )
 def test_the_answer_or_nothing_if_it_may_be_sent_again(

@@ -111,10 +111,17 @@ CALLS: dict[str, Callable[[KubernetesStore], Awaitable[Any]]] = {
     "delete": lambda store: store.delete(ConfigMap, "a", "n"),
 }
 REPEATABLE = {"get", "list", "watch", "replace", "merge-patch", "delete"}
-NOT_YET = (
-    "the request has been made before all known HTTP paths have been installed, please try again"
-)
-"""As kube-apiserver v1.36.3 says it while it starts, with Retry-After: 5."""
+NOT_READY = {
+    "while it starts": (
+        "the request has been made before all known HTTP paths have been installed, please try "
+        "again", {"Retry_After": "5"},
+    ),
+    "to a policy that fills fields in": (
+        "Resource kind windlass.dev/v1alpha1, Kind=Run not found. There can be a delay between "
+        "when CustomResourceDefinitions are created and when they are available.", {},
+    ),
+}  # fmt: skip
+"""As kube-apiserver v1.36.3 says it."""
 
 
 async def collect(store: KubernetesStore, names: list[str]) -> None:
@@ -165,12 +172,14 @@ async def test_an_unavailable_server_is_asked_again_only_if_that_is_harmless(
         assert len(server.requests) == 1
 
 
+@pytest.mark.parametrize("when", NOT_READY)
 @pytest.mark.parametrize("name", CALLS)
-async def test_a_server_that_has_only_just_started_is_asked_again_for_everything(
-    server: Server, store: KubernetesStore, name: str
+async def test_a_server_that_does_not_know_a_kind_yet_is_asked_again_for_everything(
+    server: Server, store: KubernetesStore, name: str, when: str
 ) -> None:
-    told = failure(503, "ServiceUnavailable") | {"message": NOT_YET}
-    server.replies = [answer(503, told, Retry_After="5"), success(name)]
+    message, headers = NOT_READY[when]
+    told = failure(503, "ServiceUnavailable") | {"message": message}
+    server.replies = [answer(503, told, **headers), success(name)]
     await CALLS[name](store)
     assert len(server.requests) == 2
 

@@ -27,8 +27,8 @@ class Sent:
         self._connection = connection
 
     def answer(self) -> tuple[int, bytes] | None:
-        """Status and body. None: the server did not carry it out and says so (401, 429), so that
-        it may be sent again. Raises Unavailable when no answer comes."""
+        """Status and body. None: the server did not carry it out and says so (401, 429, or that it
+        is not ready), so that it may be sent again. Raises Unavailable when no answer comes."""
         try:
             with self._connection:
                 said = bytearray()
@@ -38,7 +38,10 @@ class Sent:
         except (OSError, ValueError) as error:
             plain = error if isinstance(error, OSError) else ConnectionError(str(error))
             raise network.unreachable(self._access, plain) from error
-        return None if status in (401, 429) else (status, body)
+        refused = status in (401, 429)
+        if status == 503:
+            refused = network.is_not_ready(body.decode(errors="replace"))
+        return None if refused else (status, body)
 
 
 def send(access: Access, method: str, path: str, body: bytes) -> Sent | None:

@@ -5,7 +5,7 @@ connections. When a request is sent again:
 
 - 429: the server did not carry it out; always, after the time it asks for.
 - 503 with Retry-After: only what may be carried out twice (not POST, not JSON-patch), unless the
-  server says that it has only just started and knows no kinds yet.
+  server says that it does not know the kind yet.
 - a connection that broke: only GET, because the server may have carried out anything else.
 """
 
@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from windlass.store import errors
+from windlass.store.kubernetes import network
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +35,6 @@ READ_BUFFER = 4 << 20
 POOL_SIZE = 64
 """Requests to one server at the same time; others wait their turn."""
 REPEATS = 5
-_JUST_STARTED = "before all known HTTP paths have been installed"
-"""What an API server says that does not serve everything yet: nothing was carried out."""
 LONGEST_WAIT = 60.0
 """A server that asks for more than this gets its answer passed on to the caller instead."""
 
@@ -135,6 +134,8 @@ def _wait_asked_for(request: Request, response: object) -> float | None:
     if response.status == 429:
         # With a cause it is not load but a refusal, such as a disruption budget's.
         wait = None if response.error().causes else asked or 1.0
+    elif network.is_not_ready(response.error().message):
+        wait = asked or 1.0
     else:
-        wait = asked if request.repeatable or _JUST_STARTED in response.error().message else None
+        wait = asked if request.repeatable else None
     return wait if wait is not None and wait <= LONGEST_WAIT else None

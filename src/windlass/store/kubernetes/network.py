@@ -1,5 +1,5 @@
 """Small facts about the way to a server: proxy, impersonation headers, and what to say when it
-cannot be reached; and requests as bytes. Called by `transport`, `light` and `ahead`.
+cannot be reached; and requests as bytes. Called by `transport`, `light`, `exchange` and `ahead`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,17 @@ from collections.abc import Mapping, Sequence
 import windlass
 from windlass.store import errors
 from windlass.store.kubernetes.access import Access, User
+
+_NOT_READY = (
+    "before all known HTTP paths have been installed",
+    "There can be a delay between when CustomResourceDefinitions are created",
+)
+
+
+def is_not_ready(message: str) -> bool:
+    """Whether an API server says that it has yet to learn a kind, or its fields for policies that
+    fill some in: it does so when it has started or the kind is new. Nothing was carried out."""
+    return any(each in message for each in _NOT_READY)
 
 
 def proxy(access: Access) -> str | None:
