@@ -226,6 +226,8 @@ def _more_quota(lab: Lab, verdict: Verdict) -> Iterator[Change]:
     world, raised = lab.snapshot, list[tuple[str, Rule, str, int]]()
     told: Verdict | None = verdict
     while told is not None and told.reason is Reason.WAITING_FOR_QUOTA and lab.tries > 0:
+        if not told.queue:
+            return  # a quota of its namespace: no queue can help
         rule: Rule = "limit" if told.resource in world.queues[told.queue].limit else "guarantee"
         if (raised and raised[-1][:3] == (told.queue, rule, told.resource)) or not told.deficit:
             return  # more of it does not help
@@ -278,18 +280,30 @@ def _by_end(running: Iterable[Running]) -> list[Running]:
 
 
 def _who_frees_quota(lab: Lab, verdict: Verdict) -> list[Running]:
-    """The first units to end that hold enough of what the queue is short of."""
-    tree, needed, missing = lab.snapshot.tree, list[Running](), verdict.deficit
-    for running in _by_end(lab.snapshot.running.values()):
-        name = running.unit.queue
+    """The first units to end that hold enough of what the queue, or the namespace, is short of."""
+    needed, missing = list[Running](), verdict.deficit
+    for running in _by_end(who_counts(lab.snapshot, lab.unit, verdict)):
         held = lab.snapshot.held[running.unit.key].get(verdict.resource, 0)
-        if not held or name not in tree.queues or verdict.queue not in tree.path(name):
+        if verdict.resource == "pods":
+            held = len(running.seats)
+        if not held:
             continue
         needed.append(running)
         missing -= held
         if missing <= 0:
             return needed
     return []
+
+
+def who_counts(snapshot: Snapshot, unit: Unit, verdict: Verdict) -> Iterator[Running]:
+    """Running units that count against the quota in the way: of a queue and all below it, or of the
+    unit's namespace."""
+    for running in snapshot.running.values():
+        if verdict.queue:
+            if verdict.queue in snapshot.tree.path(running.unit.queue):
+                yield running
+        elif running.unit.namespace == unit.namespace:
+            yield running
 
 
 def first_ends(lab: Lab) -> list[Running]:

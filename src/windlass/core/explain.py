@@ -118,8 +118,9 @@ def _holders(done: Cycle, unit: Unit, verdict: Verdict | None) -> tuple[Holder, 
     resource = verdict.resource
     if not any(resource in held for held in done.snapshot.held.values()):
         resource = _main_resource(unit)
-    if verdict.queue and verdict.reason is Reason.WAITING_FOR_QUOTA:
-        units = _in_branch(done, verdict.queue)
+    units: Iterable[Running]
+    if verdict.reason is Reason.WAITING_FOR_QUOTA:
+        units = changes.who_counts(done.snapshot, unit, verdict)
     else:
         units = _where_it_could_be(done, unit)
     found = [
@@ -134,13 +135,6 @@ def _holders(done: Cycle, unit: Unit, verdict: Verdict | None) -> tuple[Holder, 
 def _main_resource(unit: Unit) -> str:
     requests = [request for role in unit.roles for request in role.devices]
     return requests[0].kind if requests else "cpu"
-
-
-def _in_branch(done: Cycle, queue: str) -> Iterable[Running]:
-    for running in done.snapshot.running.values():
-        name = running.unit.queue
-        if name in done.tree.queues and queue in done.tree.path(name):
-            yield running
 
 
 def _where_it_could_be(done: Cycle, unit: Unit) -> Iterable[Running]:

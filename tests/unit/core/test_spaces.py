@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from windlass.core import cycle, invariants, state
+from windlass.core import cycle, explain, invariants, state
 from windlass.core.facts import (
     Constraint,
     Facts,
@@ -107,3 +107,18 @@ def test_a_decision_that_broke_a_quota_would_be_noticed() -> None:
     wrong = cycle.Decision(placements=(Placement("a", seats),))
     (found,) = invariants.broken(snapshot, wrong, NOW)
     assert "its quota compute is 2" in found[1]
+
+
+@pytest.mark.parametrize("hard", [{"cpu": 4000}, {"pods": 4}])
+def test_who_waits_for_its_namespaces_quota_is_explained(hard: dict[str, int]) -> None:
+    """Those of its own namespace hold what is missing and must end; no queue could help."""
+    busy = running("a", 3), running("stranger", 9, namespace="else")
+    facts = Facts((NODE,), QUEUES, busy, (unit("me", 2, queue="r"),), quotas=(quota(**hard),))
+    found = explain.explain(state.build(facts), "me", NOW)
+    assert found.verdict is not None
+    assert found.verdict.reason is Reason.WAITING_FOR_QUOTA
+    assert [holder.unit for holder in found.holders] == ["a"]
+    assert [(change.kind, change.names) for change in found.fits_if] == [
+        ("members", ("w",)),
+        ("ends", ("a",)),
+    ]
