@@ -12,10 +12,10 @@ from typing import Any
 from hypothesis import given, note
 from hypothesis import strategies as st
 
-from tests.properties import generators
+from tests.properties import carry, generators
 from tests.properties.settings import CAMPAIGN, cases
 from windlass.core import cycle, explain, facts_check, state
-from windlass.core.facts import Facts
+from windlass.core.facts import Facts, Nomination, Quota, Reservation
 
 pytestmark = CAMPAIGN
 
@@ -64,6 +64,10 @@ def test_facts_with_something_odd_in_them_are_refused_or_decided(facts: Facts, s
         snapshot = state.build(facts)
     except facts_check.BadFacts:
         return
+    _everybody_is_told(snapshot)
+
+
+def _everybody_is_told(snapshot: state.Snapshot) -> None:
     decision = cycle.decide(snapshot, 100.0)
     told = {verdict.unit for verdict in decision.verdicts}
     told |= {placement.unit for placement in decision.placements}
@@ -78,12 +82,28 @@ def test_an_odd_event_is_refused_and_changes_nothing_or_is_followed(
     facts: Facts, seed: int
 ) -> None:
     snapshot = state.build(facts)
-    event = spoiled(generators.event(facts, seed), random.Random(seed))
+    dice = random.Random(seed)
+    event = spoiled(dice.choice((generators.event(facts, seed), *_happenings(facts))), dice)
     note(repr(event))
     before = snapshot.facts()
     try:
         state.apply(snapshot, [event])
     except facts_check.BadFacts:
         assert snapshot.facts() == before
+    _everybody_is_told(snapshot)
     fresh = cycle.decide(state.build(snapshot.facts(), snapshot.history), 100.0)
     assert repr(cycle.decide(snapshot, 100.0)) == repr(fresh)
+
+
+def _happenings(facts: Facts) -> list[state.Event]:
+    """What follows from decisions: room that is taken, held and promised, states that are saved."""
+    decision = cycle.decide(state.build(facts), 100.0)
+    found = carry.steps(facts, decision, 100.0)
+    found += [state.Saved(running.unit.key, 50.0) for running in facts.running]
+    found += [state.Gone(running.unit.key, 20.0) for running in facts.running]
+    found.append(state.QuotasPut(facts.quotas or (Quota("team", "compute", {"cpu": 1000}),)))
+    for placement in decision.placements[:1]:
+        key = facts.waiting[0].key if facts.waiting else placement.unit
+        found.append(state.Nominated(Nomination(key, placement.seats)))
+        found.append(state.Promised((Reservation(key, 300.0, placement.seats),)))
+    return found

@@ -20,10 +20,12 @@ from windlass.core.facts import (
     Grant,
     Isolation,
     Node,
+    Nomination,
     Order,
     Pack,
     Queue,
     Quota,
+    Reservation,
     Role,
     Running,
     Seat,
@@ -53,18 +55,15 @@ def refuse_bad(facts: Facts) -> None:
         refuse_bad_node(node)
     for queue in facts.queues:
         refuse_bad_queue(queue)
-    for quota in facts.quotas:
-        refuse_bad_quota(quota)
+    refuse_bad_quotas(facts.quotas)
     for unit in facts.waiting:
         refuse_bad_unit(unit)
     for each in facts.running:
         refuse_bad_running(each)
+    _refuse_twice("nomination of", (nomination.unit for nomination in facts.nominations))
     for nomination in facts.nominations:
-        refuse_bad_seats(f"nomination of {nomination.unit}", nomination.seats)
-    for reservation in facts.reservations:
-        what = f"reservation of {reservation.unit}"
-        refuse_bad_seats(what, reservation.seats)
-        _refuse_time(what, "start", reservation.start)
+        refuse_bad_nomination(nomination)
+    refuse_bad_reservations(facts.reservations)
 
 
 def refuse_bad_node(node: Node) -> None:
@@ -94,8 +93,11 @@ def refuse_bad_queue(queue: Queue) -> None:
         raise BadFacts(f"{what}: there is no order {queue.order!r}")
 
 
-def refuse_bad_quota(quota: Quota) -> None:
-    _refuse_amounts(f"quota {quota.namespace}/{quota.name}", quota.hard)
+def refuse_bad_quotas(quotas: Iterable[Quota]) -> None:
+    quotas = tuple(quotas)
+    _refuse_twice("quota", (f"{quota.namespace}/{quota.name}" for quota in quotas))
+    for quota in quotas:
+        _refuse_amounts(f"quota {quota.namespace}/{quota.name}", quota.hard)
 
 
 def refuse_bad_unit(unit: Unit) -> None:
@@ -126,6 +128,29 @@ def refuse_bad_running(running: Running) -> None:
     for name, moment in times.items():
         if moment is not None:
             _refuse_time(what, name, moment)
+
+
+def refuse_bad_nomination(nomination: Nomination) -> None:
+    refuse_bad_seats(f"nomination of {nomination.unit}", nomination.seats)
+
+
+def refuse_bad_reservations(reservations: Iterable[Reservation]) -> None:
+    reservations = tuple(reservations)
+    _refuse_twice("reservation of", (reservation.unit for reservation in reservations))
+    for reservation in reservations:
+        what = f"reservation of {reservation.unit}"
+        refuse_bad_seats(what, reservation.seats)
+        _refuse_time(what, "start", reservation.start)
+
+
+def refuse_bad_moment(key: str, name: str, moment: float) -> None:
+    """Something that is told of a unit to have happened then."""
+    _refuse_time(f"unit {key}", name, moment)
+
+
+def refuse_bad_seconds(key: str, name: str, seconds: float) -> None:
+    """Something that is told of a unit to have taken so long."""
+    _refuse_seconds(f"unit {key}", name, seconds)
 
 
 def refuse_bad_seats(what: str, seats: Iterable[Seat]) -> None:

@@ -412,14 +412,15 @@ def apply(snapshot: Snapshot, events: Iterable[Event]) -> Snapshot:
             case QueueGone(name):
                 snapshot.drop_queue(name)
             case QuotasPut(quotas):
-                for quota in quotas:
-                    facts_check.refuse_bad_quota(quota)
+                facts_check.refuse_bad_quotas(quotas)
                 snapshot.put_quotas(quotas)
             case Nominated(nomination):
+                facts_check.refuse_bad_nomination(nomination)
                 snapshot.nominations[nomination.unit] = nomination
             case NominationGone(unit):
                 snapshot.nominations.pop(unit, None)
             case Promised(reservations):
+                facts_check.refuse_bad_reservations(reservations)
                 snapshot.reservations = reservations
             case _:
                 _apply_to_unit(snapshot, event)
@@ -437,7 +438,10 @@ def _apply_to_unit(snapshot: Snapshot, event: Waits | Holds | Saved | Gone) -> N
             snapshot.put_running(running)
             snapshot.nominations.pop(running.unit.key, None)
         case Saved(key, at):
+            facts_check.refuse_bad_moment(key, "checkpoint_at", at)
             snapshot.put_saved(key, at)
         case Gone(key, ran):
+            if ran is not None:
+                facts_check.refuse_bad_seconds(key, "ran", ran)
             snapshot.drop_unit(key, ran)
             snapshot.nominations.pop(key, None)
