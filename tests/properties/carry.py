@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from windlass.core import state
-from windlass.core.facts import Decision, Facts, Nomination, Running, Seat, Unit
+from windlass.core.facts import Decision, Facts, Running, Seat, Unit
 
 
 def carry_out(facts: Facts, decision: Decision, now: float) -> Facts:
@@ -65,49 +65,75 @@ def _starting(unit: Unit, now: float, facts: Facts) -> Running:
 
 
 def _facts_after(facts: Facts, events: Iterable[state.Event]) -> Facts:
-    """The facts as plain values: on purpose not by the snapshot, which is what is tested."""
-    running = {each.unit.key: each for each in facts.running}
-    waiting = {unit.key: unit for unit in facts.waiting}
-    nodes = {node.name: node for node in facts.nodes}
-    queues = {queue.name: queue for queue in facts.queues}
-    nominations: dict[str, Nomination] = {each.unit: each for each in facts.nominations}
-    reservations = facts.reservations
+    known = _Known(facts)
     for event in events:
+        known.hear(event)
+    return known.facts()
+
+
+class _Known:
+    """The facts as plain values: on purpose not by the snapshot, which is what is tested."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._before = facts
+        self.running = {each.unit.key: each for each in facts.running}
+        self.waiting = {unit.key: unit for unit in facts.waiting}
+        self.nodes = {node.name: node for node in facts.nodes}
+        self.queues = {queue.name: queue for queue in facts.queues}
+        self.nominations = {each.unit: each for each in facts.nominations}
+        self.reservations, self.quotas = facts.reservations, facts.quotas
+
+    def facts(self) -> Facts:
+        return dataclasses.replace(
+            self._before,
+            nodes=tuple(self.nodes.values()),
+            queues=tuple(self.queues.values()),
+            running=tuple(self.running.values()),
+            waiting=tuple(self.waiting.values()),
+            nominations=tuple(self.nominations.values()),
+            reservations=self.reservations,
+            quotas=self.quotas,
+        )
+
+    def hear(self, event: state.Event) -> None:
         match event:
             case state.NodePut(node):
-                nodes[node.name] = node
+                self.nodes[node.name] = node
             case state.NodeGone(name):
-                nodes.pop(name, None)
+                self.nodes.pop(name, None)
             case state.QueuePut(queue):
-                queues[queue.name] = queue
+                self.queues[queue.name] = queue
             case state.QueueGone(name):
-                queues.pop(name, None)
+                self.queues.pop(name, None)
+            case state.QuotasPut(quotas):
+                self.quotas = quotas
+            case state.Promised(reservations):
+                self.reservations = reservations
+            case _:
+                self._hear_of_a_unit(event)
+
+    def _hear_of_a_unit(self, event: state.Event) -> None:
+        match event:
             case state.Waits(unit):
-                running.pop(unit.key, None)
-                waiting[unit.key] = unit
+                self.running.pop(unit.key, None)
+                self.waiting[unit.key] = unit
             case state.Holds(holder):
-                waiting.pop(holder.unit.key, None)
-                nominations.pop(holder.unit.key, None)
-                running[holder.unit.key] = holder
+                self._forget(holder.unit.key)
+                self.running[holder.unit.key] = holder
+            case state.Saved(key, at):
+                if key in self.running:
+                    holder = dataclasses.replace(self.running[key], checkpoint_at=at)
+                    self.running[key] = holder
             case state.Gone(key):
-                running.pop(key, None)
-                waiting.pop(key, None)
-                nominations.pop(key, None)
+                self._forget(key)
             case state.Nominated(nomination):
-                nominations[nomination.unit] = nomination
+                self.nominations[nomination.unit] = nomination
             case state.NominationGone(key):
-                nominations.pop(key, None)
-            case state.Promised(promised):
-                reservations = promised
-    return dataclasses.replace(
-        facts,
-        nodes=tuple(nodes.values()),
-        queues=tuple(queues.values()),
-        running=tuple(running.values()),
-        waiting=tuple(waiting.values()),
-        nominations=tuple(nominations.values()),
-        reservations=reservations,
-    )
+                self.nominations.pop(key, None)
+
+    def _forget(self, key: str) -> None:
+        for things in (self.running, self.waiting, self.nominations):
+            things.pop(key, None)
 
 
 def staying(running: Running) -> tuple[Seat, ...]:

@@ -25,6 +25,7 @@ from windlass.core.facts import (
     Preference,
     Profile,
     Queue,
+    Quota,
     Requirement,
     Role,
     Running,
@@ -173,6 +174,17 @@ def queue(name: str, throw: Dice) -> Queue:
     )
 
 
+def quotas(throw: Dice) -> tuple[Quota, ...]:
+    """Of namespaces; mostly there are none."""
+    found = []
+    for name in ("compute", "count") if throw.one_in(3) else ():
+        hard = {"cpu": 1000 * throw.randint(1, 12)} if name == "compute" else {}
+        hard |= {"gpu": 1000 * throw.randint(1, 6)} if throw.one_in(2) else {}
+        hard |= {"pods": throw.randint(1, 8)} if name == "count" else {}
+        found.append(Quota(throw.choice(("team", "other")), name, hard))
+    return tuple(found)
+
+
 # --- units --------------------------------------------------------------------------------------
 
 
@@ -290,6 +302,7 @@ def _facts(seed: int, node_count: int, unit_count: int, taste: Taste, running: b
         queues=tuple(queue(name, dice(seed, "queue", name)) for name in names),
         waiting=units,
         levels=LEVELS,
+        quotas=quotas(dice(seed, "quotas")),
     )
     return _with_running(found, unit_count // 2) if running else found
 
@@ -321,8 +334,8 @@ def event(now: Facts, seed: int, taste: Taste = ANYTHING) -> state.Event:
     """Something that could happen to these facts."""
     throw = dice(seed, "event")
     names = throw.choice(TREES)
-    choices = ["node", "node", "node_gone", "queue", "queue_gone", "unit", "unit", "unit"]
-    choices += ["ends", "ends", "ends", "loses_member"] if now.running else []
+    choices = ["node", "node", "node_gone", "queue", "queue_gone", "unit", "unit", "unit", "quotas"]
+    choices += ["ends", "ends", "ends", "loses_member", "saves"] if now.running else []
     choices += ["withdrawn"] if now.waiting else []
     match throw.choice(choices):
         case "node":
@@ -338,6 +351,10 @@ def event(now: Facts, seed: int, taste: Taste = ANYTHING) -> state.Event:
         case "ends":
             key = throw.choice(now.running).unit.key
             return state.Gone(key, throw.choice((None, 20.0, 400.0)))
+        case "saves":
+            return state.Saved(throw.choice(now.running).unit.key, float(throw.randint(0, 99)))
+        case "quotas":
+            return state.QuotasPut(quotas(throw))
         case "loses_member":
             return state.Holds(_without_one(throw.choice(now.running)))
         case _:

@@ -34,6 +34,7 @@ def check(before: Facts, decision: Decision, after: Facts) -> None:
     gangs_are_whole(before, after)
     required_domains_are_kept(before, after)
     limits_are_kept(before, decision)
+    namespaces_keep_their_quotas(before, decision)
     firm_units_stay_inside_guarantees(before, decision)
     evictions_have_gainers(before, decision)
     everybody_who_waits_is_told_why(before, decision)
@@ -226,6 +227,30 @@ def limits_are_kept(before: Facts, decision: Decision) -> None:
         for resource, limit in queue.limit.items():
             if touched[name][resource]:
                 assert used[name][resource] <= limit, f"{name}: {used[name]} above {queue.limit}"
+
+
+def namespaces_keep_their_quotas(before: Facts, decision: Decision) -> None:
+    """Nobody starts or grows where its namespace may hold no more; who leaves still counts, as the
+    cluster itself counts."""
+    units = _units(before)
+    used = {quota.namespace: Counter[str]() for quota in before.quotas}
+    given = {quota.namespace: Counter[str]() for quota in before.quotas}
+    for running in before.running:
+        if running.unit.namespace in used:
+            used[running.unit.namespace] += _space(before, running.unit, running.seats)
+    for placement in decision.placements:
+        unit = units[placement.unit]
+        if unit.namespace in given:
+            given[unit.namespace] += _space(before, unit, placement.seats)
+    for quota in before.quotas:
+        for resource, hard in quota.hard.items():
+            more = given[quota.namespace][resource]
+            held = used[quota.namespace][resource] + more
+            assert not more or held <= hard, f"{quota}: {held} {resource}"
+
+
+def _space(facts: Facts, unit: Unit, seats: tuple[Seat, ...]) -> Sums:
+    return _cost(facts, unit, seats) + Counter(pods=len(seats))
 
 
 def firm_units_stay_inside_guarantees(before: Facts, decision: Decision) -> None:

@@ -154,7 +154,7 @@ def test_a_gang_that_lost_a_member_is_completed_before_anybody_starts(
     """Where no quota forbids it, the gang gets its room back, however many wait (I14)."""
     policy = Policy(grow=False, preempt=False, reclaim=False)
     free = tuple(dataclasses.replace(q, guarantee={}, limit={}, lend={}) for q in facts.queues)
-    facts = dataclasses.replace(facts, queues=free)
+    facts = dataclasses.replace(facts, queues=free, quotas=())
     after = carry.carry_out(facts, decided(facts, policy=policy), NOW)
     gangs = [r for r in after.running if r.unit.gang and not r.leaving and _has_its_least(r)]
     if not gangs:

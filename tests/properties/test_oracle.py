@@ -36,7 +36,7 @@ def test_no_is_only_said_where_no_assignment_exists(facts: Facts) -> None:
     """Each unit alone in the empty cluster: placed if and only if brute force can place it, or
     the search gave up; impossible only if even nodes that are not open would not do."""
     for unit in map(small, facts.waiting):
-        alone = dataclasses.replace(facts, queues=(Queue("q"),), waiting=(unit,))
+        alone = dataclasses.replace(facts, queues=(Queue("q"),), waiting=(unit,), quotas=())
         decision = cycle.decide(state.build(alone), 100.0)
         note(f"{unit}\n{decision}")
         exists = oracle.can_start(alone, unit, closed_too=False)
