@@ -12,7 +12,7 @@ from tests.properties import carry, generators, invariants
 from tests.properties.settings import CAMPAIGN, cases
 from windlass.core import cycle, state
 from windlass.core import invariants as watched
-from windlass.core.facts import Decision, Facts, Policy, Running
+from windlass.core.facts import Decision, Facts, Policy, Queue, Quota, Running, Unit
 
 pytestmark = CAMPAIGN
 NOW = 100.0
@@ -88,6 +88,40 @@ def _shuffled(facts: Facts, choose: random.Random) -> Facts:
         running=mixed(facts.running),
         waiting=mixed(facts.waiting),
         nominations=mixed(facts.nominations),
+    )
+
+
+@cases(60, 1500)
+@given(generators.facts(taste=generators.Taste(terms=False)), st.integers(0, 1 << 32))
+def test_units_that_grow_keep_every_rule(facts: Facts, seed: int) -> None:
+    """All can use more than their least, and quotas are near: those of models, of queues above and
+    of namespaces (I1 to I4). What runs grows beside newcomers, then once more by itself."""
+    facts = _tight(facts, generators.dice(seed, "tight"))
+    for waiting in (facts.waiting, ()):
+        facts = dataclasses.replace(facts, waiting=waiting)
+        decision = decided(facts)
+        note(f"{decision}")
+        after = carry.carry_out(facts, decision, NOW)
+        invariants.check(facts, decision, after)
+        facts = carry.after(after, carry.members_left(after))
+
+
+def _tight(facts: Facts, throw: generators.Dice) -> Facts:
+    def elastic(unit: Unit) -> Unit:
+        roles = (dataclasses.replace(role, most=role.least + 3) for role in unit.roles)
+        return dataclasses.replace(unit, roles=tuple(roles))
+
+    def limited(queue: Queue) -> Queue:
+        amounts = {"gpu/new": 1000 * throw.randint(0, 3), "gpu": 1000 * throw.randint(1, 8)}
+        names = throw.sample(sorted(amounts), throw.randint(0, 2))
+        return dataclasses.replace(queue, limit={name: amounts[name] for name in names})
+
+    return dataclasses.replace(
+        facts,
+        queues=tuple(map(limited, facts.queues)),
+        waiting=tuple(map(elastic, facts.waiting)),
+        running=tuple(dataclasses.replace(r, unit=elastic(r.unit)) for r in facts.running),
+        quotas=(Quota("team", "tight", {"pods": throw.randint(2, 12)}),),
     )
 
 
