@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from windlass.core import amounts, place
-from windlass.core.facts import Placement, Running, Seat
+from windlass.core import amounts, models, place
+from windlass.core.facts import Placement, Running, Seat, Unit
 from windlass.core.place import Failure, Mask, Wish
 
 if TYPE_CHECKING:
@@ -41,10 +41,11 @@ def missing_members(running: Running) -> dict[str, list[int]]:
 
 def _complete(cycle: Cycle, running: Running, missing: dict[str, list[int]]) -> None:
     unit = running.unit
-    wishes = [Wish(r, len(missing[r.name])) for r in unit.roles if r.name in missing]
+    wishes = _permitted(cycle, unit, missing)
     need = amounts.of_wishes(cycle.scene.cluster, wishes)
-    if unit.queue in cycle.tree.queues and cycle.tree.shortage(
-        unit.queue, need, firm=not unit.preemptible
+    if not wishes or (
+        unit.queue in cycle.tree.queues
+        and cycle.tree.shortage(unit.queue, need, firm=not unit.preemptible)
     ):
         return  # others used its quota meanwhile
     if cycle.spaces.shortage(unit.namespace, need, sum(wish.count for wish in wishes)):
@@ -63,6 +64,21 @@ def _complete(cycle: Cycle, running: Running, missing: dict[str, list[int]]) -> 
     cycle.spaces.add(unit.namespace, held, len(seats))
     cycle.placements[unit.key] = Placement(unit.key, seats)
     cycle.running[unit.key] = dataclasses.replace(running, seats=(*running.seats, *seats))
+
+
+def _permitted(cycle: Cycle, unit: Unit, missing: dict[str, list[int]]) -> list[Wish]:
+    """The missing members, with only those models of which its queue may use so many more; nothing
+    if there is none."""
+    roles = tuple(
+        dataclasses.replace(role, least=len(missing[role.name]))
+        for role in unit.roles
+        if role.name in missing
+    )
+    rest = dataclasses.replace(unit, roles=roles)
+    if unit.queue not in cycle.tree.queues:
+        return place.least_of(rest)
+    narrowed = models.permitted(cycle.scene.cluster, cycle.tree, rest)
+    return place.least_of(narrowed) if isinstance(narrowed, Unit) else []
 
 
 def near(cycle: Cycle, running: Running) -> Mask | None:

@@ -144,6 +144,21 @@ def test_repair_does_not_pass_a_limit() -> None:
     assert decided(facts).placements == ()
 
 
+def test_repair_takes_a_model_that_its_queue_may_use() -> None:
+    """Any model would do; of the one with most room its queue may use none."""
+    pair = Role("w", 2, 2, {}, (DeviceRequest("gpu"),))
+    hurt = Running(Unit("me", "q", (pair,)), (Seat("w", 0, "old", (Grant("g0"),)),), 0.0)
+    new, old = (
+        Node(name, {}, tuple(Device(f"g{i}", "gpu", name) for i in range(count)))
+        for name, count in (("new", 2), ("old", 2))
+    )
+    queue = Queue("q", limit={"gpu/new": 0})
+    (placement,) = decided(Facts((new, old), (queue,), (hurt,))).placements
+    assert [(seat.index, seat.node) for seat in placement.seats] == [(1, "old")]
+    full = dataclasses.replace(old, devices=old.devices[:1])
+    assert decided(Facts((new, full), (queue,), (hurt,))).placements == ()
+
+
 def test_members_placed_in_one_decision_keep_those_of_the_same_decision_away() -> None:
     apart = Affinity("host", (Requirement("app", "In", ("x",)),), anti=True)
     plain = Role("w", 1, 1, {"cpu": 1000}, labels=(("app", "x"),))
