@@ -59,6 +59,7 @@ test: check ## every layer this machine can run; .ci/run calls it
 	@if command -v go > /dev/null; then $(BIN)/python -m tests.harness.build; fi
 	@if command -v go > /dev/null; then $(BIN)/python -m tests.harness.objectstore || true; fi
 	@$(BIN)/python -m tests.harness.postgres
+	@$(BIN)/python -m tests.harness.browser
 	@$(BIN)/python -m tests.harness.kubelet
 	@$(BIN)/pytest -n 2 -m "not frameworks" || { $(AGAIN) -m "not frameworks"; }
 	@$(MAKE) --no-print-directory frameworks

@@ -14,6 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.harness import packages
+
 PACKAGE = "postgresql"
 _USERS = ("postgres", "nobody")
 
@@ -35,16 +37,9 @@ def install() -> None:
     """Installs the package if it is missing and this machine can."""
     if programs() is not None:
         return
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise NoPostgresError(
-            "PostgreSQL is not installed; install the package `postgresql` of your system"
-        )
-    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["apt-get", "update", "-q"],
-                    ["apt-get", "install", "-qy", "--no-install-recommends", PACKAGE]):  # fmt: skip
-        done = subprocess.run(command, env=quiet, capture_output=True, text=True, check=False)
+    problem = packages.install(PACKAGE)
     if programs() is None:
-        raise NoPostgresError(f"the package {PACKAGE} could not be installed: {done.stderr[-300:]}")
+        raise NoPostgresError(f"PostgreSQL is not installed; {problem}")
 
 
 class Postgres:

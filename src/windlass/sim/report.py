@@ -40,11 +40,12 @@ th:first-child,td:first-child{text-align:left}
 td.best{background:var(--best);font-weight:600}
 .plots{display:grid;gap:1.2rem;grid-template-columns:repeat(auto-fit,minmax(min(100%,520px),1fr))}
 section{background:var(--card);border:1px solid var(--rule);border-radius:10px;
-padding:1rem 1rem .6rem}
+padding:1rem 1rem .6rem;overflow-x:auto}
 svg{width:100%;height:auto;display:block}
 .grid{stroke:var(--rule);fill:none}
 .axis{stroke:var(--soft);fill:none}
 .mark{fill:var(--soft);font-size:11px}
+@media (max-width:640px){svg{min-width:520px}.mark{font-size:14px}}
 .line{fill:none;stroke-width:1.8;stroke-linejoin:round}
 .area{fill-opacity:.82}
 .key{display:flex;flex-wrap:wrap;gap:.2rem 1rem;margin:.2rem 0 .4rem;font-size:.86rem}
