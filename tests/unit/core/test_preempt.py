@@ -429,3 +429,15 @@ def test_units_of_a_kind_that_a_quota_keeps_waiting_are_told_so_together(monkeyp
     assert decided() == together
     assert together[0] == ["u00", "u02"]
     assert set(together[1].values()) == {Reason.WAITING_FOR_QUOTA}
+
+
+def test_a_start_for_which_somebody_was_stopped_is_not_withdrawn():
+    """Between the two decisions a queue with a right to the room asks for it: it takes it back from
+    the gainer afterwards, as from anybody who runs; the victim did not go for nothing."""
+    world = World([node("n", 1)], two_queues(0, 1))
+    world.start(unit("low", "a", priority=10)).wait(unit("high", "a", priority=90)).decide()
+    assert set(world.evicted) == {"low"}
+    world.happen().go().wait(unit("mine", "b"))
+    assert [each.unit for each in world.decide().placements] == ["high"]
+    world.happen()
+    assert [(each.unit, each.gainer) for each in world.decide().evictions] == [("high", "mine")]
