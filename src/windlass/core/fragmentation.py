@@ -135,8 +135,9 @@ class _Layout:
         ]
         known = tuple(sorted(set(models)))
         self.fleet = packing_tables.Fleet(
-            cpu=_amounts(cluster.capacity, cluster, "cpu"),
-            memory=_amounts(cluster.capacity, cluster, "memory"),
+            # Copies: the cluster writes a node's new size into its own array.
+            cpu=_amounts(cluster.capacity, cluster, "cpu").copy(),
+            memory=_amounts(cluster.capacity, cluster, "memory").copy(),
             devices=np.where(self._mask, WHOLE, 0).astype(np.int64),
             model=np.array([known.index(model) for model in models], dtype=np.int64),
             models=known,

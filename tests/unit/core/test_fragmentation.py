@@ -110,6 +110,17 @@ def test_nodes_that_come_are_used() -> None:
     assert assign(rule, larger, role(count=8), 1) == [(1, 1)]
 
 
+@pytest.mark.parametrize("cpu", [1, 4096], ids=["smaller", "larger"])
+def test_a_node_that_changes_its_size_is_followed(cpu: int) -> None:
+    """Its place stays, and what was learned is judged by its new size."""
+    cluster = Cluster([node("a"), node("b")])
+    rule = learned(cluster, [role(count=1), role(cpu=16, count=1)])
+    assign(rule, cluster, role(count=1), 1)
+    cluster.update(node("b", cpu=cpu))
+    fresh = learned(cluster, [role(count=1), role(cpu=16, count=1)])
+    assert assign(rule, cluster, role(count=1), 2) == assign(fresh, cluster, role(count=1), 2)
+
+
 @pytest.mark.parametrize(
     "nodes", [[], [Node("cpu-only", {"cpu": 8000})]], ids=["no nodes", "no devices"]
 )
