@@ -317,6 +317,22 @@ def _with_running(found: Facts, first: int) -> Facts:
     return dataclasses.replace(after, waiting=(*after.waiting, *found.waiting[first:]))
 
 
+def shuffled(facts: Facts, choose: random.Random) -> Facts:
+    """The same, listed in another order."""
+
+    def mixed(things: tuple[object, ...]) -> tuple[object, ...]:
+        return tuple(choose.sample(things, len(things)))
+
+    return dataclasses.replace(
+        facts,
+        nodes=mixed(facts.nodes),
+        queues=mixed(facts.queues),
+        running=mixed(facts.running),
+        waiting=mixed(facts.waiting),
+        nominations=mixed(facts.nominations),
+    )
+
+
 policies = st.sampled_from(
     (
         Policy(),

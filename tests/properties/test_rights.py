@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+import random
 from collections import Counter
 
 from hypothesis import given, note
@@ -74,6 +75,20 @@ def test_nobody_is_stopped_who_could_have_been_spared(facts: Facts) -> None:
             if len(spared.seats) == members[spared.unit]:
                 assert not _starts(_left(alone, others), unit), f"{spared} was not needed"
         assert _starts(_left(alone, decision.evictions), unit), "what was stopped does not do"
+
+
+@cases(60, 1500)
+@given(crowded(), st.integers(0, 1 << 30))
+def test_where_room_is_being_made_the_order_of_facts_does_not_matter(
+    facts: Facts, seed: int
+) -> None:
+    """Several may hold room that comes free at different times, some of it not at all (I10)."""
+    after = carry.carry_out(facts, cycle.decide(state.build(facts), NOW), NOW)
+    left = carry.after(after, carry.members_left(after)[::2])
+    for each in (facts, after, left):
+        mixed = generators.shuffled(each, random.Random(seed))
+        found = repr(cycle.decide(state.build(each), NOW))
+        assert found == repr(cycle.decide(state.build(mixed), NOW))
 
 
 def _guarantee(facts: Facts, name: str) -> dict[str, int]:
