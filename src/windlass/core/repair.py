@@ -50,9 +50,7 @@ def _complete(cycle: Cycle, running: Running, missing: dict[str, list[int]]) -> 
         return  # others used its quota meanwhile
     if cycle.spaces.shortage(unit.namespace, need, sum(wish.count for wish in wishes)):
         return
-    cycle.scene.within = near(cycle, running)
-    answer = place.place(cycle.scene, dataclasses.replace(unit, topology=None), wishes)
-    cycle.scene.within = None
+    answer = _beside_the_rest(cycle, running, wishes)
     if isinstance(answer, Failure):
         return
     numbers = {name: iter(indexes) for name, indexes in missing.items()}
@@ -81,9 +79,31 @@ def _permitted(cycle: Cycle, unit: Unit, missing: dict[str, list[int]]) -> list[
     return place.least_of(narrowed) if isinstance(narrowed, Unit) else []
 
 
+def _beside_the_rest(
+    cycle: Cycle, running: Running, wishes: list[Wish]
+) -> tuple[Seat, ...] | Failure:
+    """Seats in the domain where the others are; elsewhere only if that was merely preferred."""
+    unit, scene = running.unit, cycle.scene
+    anywhere = dataclasses.replace(unit, topology=None)
+    scene.within = _domain(cycle, running)
+    answer = place.place(scene, anywhere, wishes)
+    if isinstance(answer, Failure) and near(cycle, running) is None:
+        scene.within = None
+        answer = place.place(scene, anywhere, wishes)
+    scene.within = None
+    return answer
+
+
 def near(cycle: Cycle, running: Running) -> Mask | None:
     """The domain that the unit is bound to by those of its members that are there."""
     topology = running.unit.topology
-    if topology is None or not topology.required:
+    required = topology is not None and topology.required
+    return _domain(cycle, running) if required else None
+
+
+def _domain(cycle: Cycle, running: Running) -> Mask | None:
+    """Where its members are, by the level that it asks for; None: it asks for none."""
+    topology = running.unit.topology
+    if topology is None:
         return None
     return cycle.scene.cluster.domain_of(topology.level, (seat.node for seat in running.seats))

@@ -138,6 +138,17 @@ def test_repair_stays_on_the_node_that_is_required() -> None:
     assert {seat.node for seat in placement.seats} == {"n1"}
 
 
+def test_repair_stays_near_the_rest_where_that_is_preferred_and_possible() -> None:
+    nodes = tuple(node(f"n{i}", cpu=1, path=(f"r{i // 2}",)) for i in range(4))
+    me = Running(unit("me", 2, topology=Topology("rack")), seats("n3"), 0.0)
+    facts = Facts(nodes, (Queue("q"),), (me,), levels=("rack",))
+    (placement,) = decided(facts).placements
+    assert [seat.node for seat in placement.seats] == ["n2"]
+    full = dataclasses.replace(facts, nodes=(*nodes[:2], node("n2", cpu=0, path=("r1",)), nodes[3]))
+    (placement,) = decided(full).placements
+    assert [seat.node for seat in placement.seats] == ["n0"]
+
+
 def test_repair_does_not_pass_a_limit() -> None:
     me = Running(unit("me", 3), seats("n0", "n0"), 0.0)
     facts = Facts((node("n0"),), (Queue("q", limit={"cpu": 2000}),), (me,))
