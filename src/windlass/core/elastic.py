@@ -54,7 +54,7 @@ def _count(running: Running, role: Role) -> int:
 def _add_members(cycle: Cycle, running: Running, role: Role) -> Running:
     taken = {seat.index for seat in running.seats if seat.role == role.name}
     for number in (n for n in range(role.most) if n not in taken):
-        seats = _one_more(cycle, running, Wish(role, 1, number))
+        seats = () if cycle.work.exhausted else _one_more(cycle, running, Wish(role, 1, number))
         if not seats:
             break
         running = dataclasses.replace(running, seats=(*running.seats, *seats))

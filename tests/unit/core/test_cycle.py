@@ -205,6 +205,14 @@ def test_what_was_not_looked_at_is_unresolved_never_impossible() -> None:
 # --- events -------------------------------------------------------------------------------------
 
 
+def test_growth_ends_with_the_work_that_a_decision_may_take() -> None:
+    """What is left is grown into by the next decision."""
+    facts = Facts((node("n0", cpu=64),), (Queue("q"),), waiting=(unit("me", most=60),))
+    some = decided(facts, Policy(operations=20))
+    assert 1 < len(some.placements[0].seats) < 60
+    assert len(decided(facts).placements[0].seats) == 60
+
+
 def test_a_node_may_start_to_count_volumes() -> None:
     snapshot = state.build(Facts((node("n"),), (Queue("q"),)))
     state.apply(snapshot, [state.NodePut(node("n", attach_limits={"disk": 1}))])
