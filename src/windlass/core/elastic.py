@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from windlass.core import amounts, order, repair, reserve
 from windlass.core.facts import Placement, Role, Running, Seat
 from windlass.core.place import Failure, Wish
+from windlass.core.queues import Sums
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Cycle
@@ -67,6 +68,8 @@ def _one_more(cycle: Cycle, running: Running, wish: Wish) -> tuple[Seat, ...]:
     need = amounts.of_wishes(scene.cluster, [wish])
     if cycle.tree.shortage(unit.queue, need, firm=not unit.preemptible):
         return ()
+    if not unit.preemptible and _would_borrow(cycle, unit.queue, need):
+        return ()
     if cycle.spaces.shortage(unit.namespace, need, 1):
         return ()
     beside = reserve.crossed(cycle, unit, end)
@@ -87,6 +90,15 @@ def _one_more(cycle: Cycle, running: Running, wish: Wish) -> tuple[Seat, ...]:
     cycle.tree.add(unit.queue, held, firm=not unit.preemptible)
     cycle.spaces.add(unit.namespace, held, len(answer))
     return answer
+
+
+def _would_borrow(cycle: Cycle, queue: str, need: Sums) -> bool:
+    """Whether more would take the queue, or one above it, beyond its guarantee. Who cannot be
+    stopped does not give it back: another of the queue would have to, which runs inside now."""
+    tree = cycle.tree
+    if not any(need.get(resource) for resource in tree.guaranteed):
+        return False
+    return not all(tree.inside(name, need) for name in tree.path(queue))
 
 
 def _commit(cycle: Cycle, grown: Running, added: tuple[Seat, ...]) -> None:

@@ -323,6 +323,20 @@ def test_who_grew_beyond_a_guarantee_gives_back_as_much_where_it_helps():
     assert world.rounds(3) == []
 
 
+def test_who_cannot_be_stopped_grows_only_while_its_queue_borrows_nothing():
+    """Two devices are free, in pieces; with one of them queue b would hold more than its guarantee,
+    and `small`, which runs inside it, would have to go for `mine`."""
+    world = World([node(f"n{i}", 2) for i in range(3)], two_queues(3, 3))
+    firm = unit("firm", "b", most=3, preemptible=False)
+    world.run(firm, "n0").run(unit("fixed", "b", preemptible=False), "n1")
+    world.run(unit("small", "b", priority=10), "n2").wait(unit("mine", "a", gpus=2))
+    assert world.decide().placements == world.decision.evictions == ()
+    world.happen()
+    assert world.rounds(3) == []
+    state.apply(world.snapshot, [state.Gone("small"), state.Gone("mine")])
+    assert [(each.unit, len(each.seats)) for each in world.decide().placements] == [("firm", 1)]
+
+
 @cases(100, 2500)
 @given(crowds)
 def test_what_is_freed_is_held_for_the_gainer_however_slowly_victims_go(crowd):
