@@ -207,6 +207,8 @@ def device_requests(throw: Dice, taste: Taste) -> tuple[DeviceRequest, ...]:
             )
         case "ratio":
             return (DeviceRequest("gpu", ratio=throw.choice((2, 4, 8)), models=models),)
+        case "twins":  # of one kind, so that they compete for the same devices
+            return DeviceRequest("gpu"), DeviceRequest("gpu", memory=40_000)
         case "partition":
             return (DeviceRequest("gpu", profile=throw.choice(("1g", "2g", "3g", "7g"))),)
         case _:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 from hypothesis import given, note
 from hypothesis import strategies as st
@@ -10,15 +11,26 @@ from hypothesis import strategies as st
 from tests.properties import generators, oracle
 from tests.properties.settings import CAMPAIGN, cases
 from windlass.core import cycle, state
-from windlass.core.facts import DeviceRequest, Facts, Node, Queue, Role, Unit
+from windlass.core.facts import (
+    DeviceRequest,
+    Facts,
+    Grant,
+    Node,
+    Queue,
+    Role,
+    Running,
+    Seat,
+    Unit,
+)
 from windlass.kinds.reasons import Reason
 
 pytestmark = CAMPAIGN
 NEVER = (Reason.IMPOSSIBLE, Reason.UNSUPPORTED)
 NO_ROOM = (Reason.WAITING_FOR_CAPACITY, Reason.WAITING_FOR_TOPOLOGY, *NEVER)
-TINY = generators.facts(
-    most_nodes=3, most_units=6, taste=generators.Taste(terms=False, odd=False), running=False
+TASTE = generators.Taste(
+    terms=False, odd=False, forms=(*generators.ANYTHING.forms, "twins", "twins")
 )
+TINY = generators.facts(most_nodes=3, most_units=6, taste=TASTE, running=False)
 
 
 def small(unit: Unit) -> Unit:
@@ -49,6 +61,31 @@ def test_no_is_only_said_where_no_assignment_exists(facts: Facts) -> None:
             assert not exists, f"there is room, but: {verdict.message}"
         if verdict.reason in NEVER:
             assert not oracle.can_start(alone, unit, closed_too=True), verdict.message
+
+
+@cases(100, 3000)
+@given(TINY)
+def test_impossible_is_only_said_where_even_empty_nodes_would_not_do(facts: Facts) -> None:
+    """Each unit alone in front of nodes that another, as large as can be, has filled."""
+    for unit in map(small, facts.waiting):
+        world = dataclasses.replace(facts, queues=(Queue("q"),), waiting=(unit,), quotas=())
+        full = dataclasses.replace(world, running=tuple(_filling(facts)))
+        (verdict,) = cycle.decide(state.build(full), 100.0).verdicts
+        note(f"{unit}\n{verdict}")
+        if verdict.reason in NEVER:
+            assert not oracle.can_start(world, unit, closed_too=True), verdict.message
+
+
+def _filling(facts: Facts) -> Iterator[Running]:
+    """Whoever holds all of a node, down to its last device."""
+    for node in facts.nodes:
+        grants = tuple(
+            Grant(each.id, compute=each.compute, memory=each.memory) for each in node.devices
+        )
+        devices = (DeviceRequest("gpu", len(grants)),) if grants else ()
+        role = Role("all", 1, 1, {**node.allocatable}, devices)
+        seats = (Seat("all", 0, node.name, grants),)
+        yield Running(Unit(f"fills-{node.name}", "q", (role,), preemptible=False), seats, 0.0)
 
 
 @cases(150, 4000)
