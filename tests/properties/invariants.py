@@ -356,6 +356,7 @@ def evictions_have_gainers(before: Facts, decision: Decision) -> None:
         victim = running[eviction.unit]
         assert eviction.gainer in waiting, f"{eviction} is for somebody who does not wait"
         assert eviction.gainer in nominated | placed, f"{eviction} is for nobody"
+        assert eviction.unit not in placed, f"{eviction}, and it is given room"
         assert victim.unit.preemptible, f"{eviction} stops what must not be preempted"
         members = {(seat.role, seat.index) for seat in victim.seats}
         assert eviction.seats, eviction

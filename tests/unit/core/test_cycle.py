@@ -89,6 +89,33 @@ def test_a_promise_to_somebody_who_went_away_holds_nothing() -> None:
     assert started(decided(facts)) == ["x"]
 
 
+@pytest.mark.parametrize(
+    "event",
+    [state.Holds(Running(unit("me"), seats("n0"), NOW)), state.Gone("me")],
+    ids=["starts", "goes"],
+)
+def test_held_room_is_forgotten_with_a_start_or_an_end(event: state.Event) -> None:
+    """Else a unit that waits again later would find room held for it."""
+    facts = Facts((node("n0"),), (Queue("q"),), waiting=(unit("me"),), nominations=PROMISED)
+    snapshot = state.apply(state.build(facts), [event, state.Waits(unit("me", cpu=2))])
+    assert snapshot.nominations == {}
+
+
+def test_a_unit_that_is_told_of_twice_is_demand_once() -> None:
+    class Counts:
+        seen = 0
+
+        def observe(self, cluster, shape, members):
+            self.seen += members
+
+    snapshot = state.build(Facts((node("n0"),), (Queue("q"),)))
+    snapshot.history.demand = counts = Counts()  # type: ignore[assignment]
+    state.apply(snapshot, [state.Waits(unit("me", 3))] * 2)
+    state.apply(snapshot, [state.Holds(Running(unit("me", 3), seats("n0", "n0", "n0"), NOW))])
+    state.apply(snapshot, [state.Waits(unit("me", 3))])
+    assert counts.seen == 3
+
+
 def test_a_promise_for_another_wish_is_void() -> None:
     facts = Facts((node("n0"),), (Queue("q"),), waiting=(unit("me", 2),), nominations=PROMISED)
     assert [len(p.seats) for p in decided(facts).placements] == [2]

@@ -441,3 +441,33 @@ def test_a_start_for_which_somebody_was_stopped_is_not_withdrawn():
     assert [each.unit for each in world.decide().placements] == ["high"]
     world.happen()
     assert [(each.unit, each.gainer) for each in world.decide().evictions] == [("high", "mine")]
+
+
+def test_of_a_unit_that_has_nothing_to_lose_no_more_members_go_than_needed():
+    """Its least is as cheap as what is above it, so that at first all of it seems to go."""
+    world = World([node("n", 3)], [Queue("a")])
+    world.start(unit("elastic", "a", most=3, priority=10), started=NOW)
+    world.decide()
+    world.happen().wait(unit("high", "a", priority=90)).decide()
+    assert world.evicted == {"elastic": 1}
+
+
+def test_a_gang_that_is_being_repaired_is_nobodys_victim_in_the_same_decision():
+    """It would be given a member and told to go at once; the next decision may stop it."""
+    world = World([node("n0", 1), node("n1", 1)], two_queues(1, 0), policy=Policy(grow=False))
+    world.run(unit("hurt", "b", 2), "n0").wait(unit("mine", "a"))
+    found = world.decide()
+    assert [(each.unit, len(each.seats)) for each in found.placements] == [("hurt", 1)]
+    assert found.evictions == ()
+    world.happen()
+    assert [(each.unit, each.gainer) for each in world.decide().evictions] == [("hurt", "mine")]
+
+
+def test_held_room_is_not_used_for_repairs():
+    world = World([node("n0", 1), node("n1", 1)], [Queue("a")])
+    world.run(unit("hurt", "a", 2, priority=50), "n0").run(unit("low", "a", priority=10), "n1")
+    world.wait(unit("high", "a", priority=90)).decide()
+    assert set(world.evicted) == {"low"}
+    world.happen()
+    state.apply(world.snapshot, [state.Gone("low")])
+    assert [each.unit for each in world.decide().placements] == ["high"]
