@@ -267,6 +267,43 @@ def test_a_device_that_was_set_up_anew_under_a_partition_is_counted_as_taken() -
     assert started(decided(Facts((Node("n", {}, (small,)),), (Queue("q"),), (held,), (me,)))) == []
 
 
+# --- what one is told holds only for those of whom it is true -------------------------------------
+
+
+def several(key: str, workers: int, helpers: int) -> Unit:
+    roles = (Role("w", workers, workers, {"gpu": 1}), Role("h", helpers, helpers, {"cpu": 3000}))
+    return Unit(key, "q", roles)
+
+
+def test_as_many_members_in_other_roles_may_fit() -> None:
+    """One helper fits, so that two do not; as many members with one helper do."""
+    host = Node("n", {"cpu": 4000, "gpu": 4})
+    facts = Facts((host,), (Queue("q"),), waiting=(several("a", 1, 2), several("b", 2, 1)))
+    assert started(decided(facts)) == ["b"]
+
+
+def test_who_minds_its_neighbours_does_not_speak_for_who_does_not() -> None:
+    apart = Affinity("host", (Requirement("app", "In", ("x",)),), anti=True)
+    shy = Role("w", 2, 2, {"cpu": 1000}, labels=(("app", "x"),), affinities=(apart,))
+    plain = Role("w", 2, 2, {"cpu": 1000})
+    host = node("n", labels={"host": "n"})
+    facts = Facts(
+        (host,), (Queue("q"),), waiting=(Unit("a", "q", (shy,)), Unit("b", "q", (plain,)))
+    )
+    assert started(decided(facts)) == ["b"]
+
+
+def test_others_are_stopped_for_a_small_unit_though_in_vain_for_a_large_one() -> None:
+    low = Running(unit("low", cpu=2, priority=10), seats("n0"), 0.0)
+    firm = Running(unit("firm", cpu=2, priority=90, preemptible=False), seats("n1"), 0.0)
+    large, small = unit("large", 2, cpu=2, priority=50), unit("small", cpu=2, priority=50)
+    nodes = (node("n0", cpu=2), node("n1", cpu=2))
+    found = decided(
+        Facts(nodes, (Queue("q", guarantee={"cpu": 2000}),), (low, firm), (large, small))
+    )
+    assert [(each.unit, each.gainer) for each in found.evictions] == [("low", "small")]
+
+
 # --- bad input ----------------------------------------------------------------------------------
 
 BAD = [

@@ -1,0 +1,170 @@
+"""What is remembered of one unit is told only to those of whom it is true (I12).
+
+Units here are alike but for one or two things, in front of a cluster that is nearly full: what did
+not fit for one is just what the next asks for, with another right, place or size. Each world is
+decided twice, the second time by a core that remembers nothing of anybody.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from unittest import mock
+
+from hypothesis import given, note
+from hypothesis import strategies as st
+
+from tests.properties import carry, generators, invariants
+from tests.properties.settings import CAMPAIGN, cases
+from windlass.core import cycle, shapes, state
+from windlass.core.facts import (
+    Affinity,
+    Decision,
+    Device,
+    DeviceRequest,
+    Facts,
+    Node,
+    Policy,
+    Queue,
+    Requirement,
+    Role,
+    Spread,
+    Topology,
+    Unit,
+)
+
+pytestmark = CAMPAIGN
+NOW = 100.0
+QUIET = Policy(reclaim=False, preempt=False, grow=False)
+
+
+def worlds() -> st.SearchStrategy[Facts]:
+    return st.builds(_world, st.integers(0, 1 << 32))
+
+
+def _world(seed: int) -> Facts:
+    """One kind of unit and its variants on small nodes, a third of them full."""
+    throw = generators.dice(seed, "alike")
+    queues = tuple(
+        Queue(
+            name,
+            guarantee={"gpu": 1000 * throw.randint(1, 5)} if throw.one_in(2) else {},
+            limit={"gpu": 1000 * throw.randint(3, 7)} if throw.one_in(4) else {},
+            reserve=throw.choice((0, 0, 1)),
+        )
+        for name in ("a", "b")
+    )
+    nodes = tuple(_node(i, throw) for i in range(throw.randint(4, 6)))
+    model = _model(throw)
+    units = [_varied(model, f"u{i:02}", throw) for i in range(12)]
+    first = throw.randint(0, 4)
+    early = Facts(nodes, queues, waiting=tuple(units[:first]), levels=generators.LEVELS)
+    after = carry.carry_out(early, cycle.decide(state.build(early), 0.0), 0.0)
+    return dataclasses.replace(after, waiting=(*after.waiting, *units[first:]), reservations=())
+
+
+def _node(number: int, throw: generators.Dice) -> Node:
+    zone, count = f"z{number // 4}", throw.choice((2, 2, 3))
+    devices = tuple(
+        Device(f"g{i}", "gpu", "new", memory=16_000, numa=i % 2, switch=f"s{i % 2}")
+        for i in range(count)
+    )
+    labels = {"zone": zone, "host": f"n{number}", "disk": throw.choice(("ssd", "hdd"))}
+    path = (zone, f"{zone}-r{number // 2}")
+    return Node(f"n{number}", {"cpu": 1000 * throw.randint(3, 9)}, devices, labels, path=path)
+
+
+def _model(throw: generators.Dice) -> Unit:
+    least, count = throw.choice((1, 1, 2, 3)), throw.choice((1, 1, 2))
+    role = Role("worker", least, least, {"cpu": 1000}, (DeviceRequest("gpu", count),))
+    return Unit("model", "a", (role,), priority=50, expected=300.0)
+
+
+def _varied(unit: Unit, key: str, throw: generators.Dice) -> Unit:
+    unit = dataclasses.replace(unit, key=key, submitted=float(throw.randint(0, 9)))
+    for _ in range(throw.choice((0, 1, 1, 1, 2))):
+        unit = throw.choice(_CHANGES)(unit, throw)
+    return unit
+
+
+def _role(unit: Unit, **changes: object) -> Unit:
+    roles = (dataclasses.replace(unit.roles[0], **changes), *unit.roles[1:])  # type: ignore[arg-type]
+    return dataclasses.replace(unit, roles=roles)
+
+
+def _other_size(unit: Unit, throw: generators.Dice) -> Unit:
+    least = throw.randint(1, 4)
+    return _role(unit, least=least, most=throw.choice((least, 4)))
+
+
+def _other_devices(unit: Unit, throw: generators.Dice) -> Unit:
+    return _role(unit, devices=(DeviceRequest("gpu", throw.randint(1, 2)),))
+
+
+def _other_bundle(unit: Unit, throw: generators.Dice) -> Unit:
+    bundle = throw.choice(("", "numa", "pcie"))
+    return _role(unit, bundle=bundle if unit.roles[0].devices else "")
+
+
+def _other_neighbours(unit: Unit, throw: generators.Dice) -> Unit:
+    mine = (Requirement("app", "In", ("x",)),)
+    return _role(
+        unit,
+        labels=throw.choice(((), (("app", "x"),))),
+        affinities=throw.choice(((), (Affinity("host", mine, anti=True),))),
+        spreads=throw.choice(((), (), (Spread("zone", mine),))),
+    )
+
+
+def _second_role(unit: Unit, throw: generators.Dice) -> Unit:
+    count = throw.randint(1, 3)
+    return dataclasses.replace(
+        unit, roles=(unit.roles[0], Role("helper", count, count, {"cpu": 1000}))
+    )
+
+
+def _other_place(unit: Unit, throw: generators.Dice) -> Unit:
+    level, required = throw.choice(("rack", "zone", "node")), not throw.one_in(3)
+    return dataclasses.replace(unit, topology=Topology(level, required))
+
+
+_CHANGES = (
+    _other_size,
+    _other_devices,
+    _other_bundle,
+    _other_neighbours,
+    _second_role,
+    _other_place,
+    _other_place,
+    lambda unit, throw: _role(unit, constraint=generators.constraint(throw)),
+    lambda unit, throw: _role(unit, ports=throw.choice(((), (8080,)))),
+    lambda unit, throw: dataclasses.replace(unit, priority=throw.choice((10, 50, 90))),
+    lambda unit, throw: dataclasses.replace(unit, queue=throw.choice(("a", "b"))),
+    lambda unit, throw: dataclasses.replace(unit, namespace=throw.choice(("", "other"))),
+    lambda unit, throw: dataclasses.replace(unit, expected=throw.choice((None, 30.0, 900.0))),
+    lambda unit, throw: dataclasses.replace(unit, preemptible=throw.one_in(2)),
+    lambda unit, throw: dataclasses.replace(unit, preempts=throw.one_in(2)),
+    lambda unit, throw: dataclasses.replace(unit, gang=throw.one_in(2)),
+)
+
+
+@cases(400, 6000)
+@given(worlds(), st.sampled_from((Policy(), QUIET)))
+def test_a_core_that_remembers_nothing_decides_the_same(facts: Facts, policy: Policy) -> None:
+    quick = cycle.decide(state.build(facts), NOW, policy)
+    invariants.check(facts, quick, carry.carry_out(facts, quick, NOW))
+    with (
+        mock.patch.object(cycle.Cycle, "kind", lambda *_: object()),
+        mock.patch.object(shapes.Shapes, "kind_of", lambda *_: shapes.OWN),
+    ):
+        slow = cycle.decide(state.build(facts), NOW, policy)
+    note(f"{quick}\n{slow}")
+    assert _outcome(quick) == _outcome(slow)
+
+
+def _outcome(decision: Decision) -> object:
+    """What is decided, and who waits. Why, may differ: who is told what another was told is told of
+    what was in the way then; by now it may be more."""
+    waits = {each.unit for each in decision.verdicts}
+    return (
+        decision.placements, decision.evictions, decision.nominations, decision.reservations, waits
+    )  # fmt: skip
