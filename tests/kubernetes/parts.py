@@ -64,10 +64,13 @@ class Installation:
     def install(self, *more: str) -> None:
         Cli(self.plane.kubeconfig).json("install", "--no-wait", *more)
 
-    def kubeconfig(self, account: str, namespace: str = names.SYSTEM) -> Path:
-        """With the token of a ServiceAccount, and no other right."""
+    def kubeconfig(self, account: str, namespace: str = names.SYSTEM, node: str = "") -> Path:
+        """With the token of a ServiceAccount, and no other right. `node`: where it is used, which
+        a pod's token says too."""
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
-        token = ok(self.rest.post(path, {"spec": {"expirationSeconds": 7200}}), 201)
+        where = {"kind": "Node", "apiVersion": "v1", "name": node}
+        spec = {"expirationSeconds": 7200} | ({"boundObjectRef": where} if node else {})
+        token = ok(self.rest.post(path, {"spec": spec}), 201)
         self.plane.tokens[account] = token["status"]["token"]
         return self.plane.token_kubeconfig(account)
 
@@ -106,7 +109,7 @@ class Installation:
         ready = self.folder / "agent-ready"
         command = [
             sys.executable, "-m", "windlass.agent", "cluster", "--node", node,
-            "--kubeconfig", self.kubeconfig(names.AGENT, names.NODES),
+            "--kubeconfig", self.kubeconfig(names.AGENT, names.NODES, node),
             "--logs", self.folder / "logs/pods", "--state", self.folder / "logs/windlass",
             "--kubelet", self.folder / "kubelet", "--ready", ready,
         ]  # fmt: skip

@@ -51,6 +51,7 @@ UNUSED: dict[str, dict[tuple[str, str], str]] = {
     },
     names.AGENT: {
         ("create", "runs.windlass.dev/logs"): "no request: our own server asks for it",
+        ("create", "nodes.windlass.dev/metrics"): "no request: our own server asks for it",
     },
     names.SERVER: {
         ("patch", "events"): _AGAIN,
@@ -95,6 +96,7 @@ def test_every_right_is_used_and_nothing_is_refused(place: Installation, tmp_pat
     alice = Cli(place.plane.token_kubeconfig("alice"))
     steps = (
         runs_of_all_kinds, a_budget, pods_ask, runs_by_the_clock, other_peoples_pods, volumes, logs,
+        usage,
     )  # fmt: skip
     for step in steps:
         step(place, alice, tmp_path)
@@ -236,7 +238,8 @@ def other_peoples_pods(place: Installation, alice: Cli, _: Path) -> None:
     ok(place.rest.post("/apis/scheduling.k8s.io/v1/priorityclasses", {
         "metadata": {"name": "high"}, "value": 1000}), 201)  # fmt: skip
     high = pod("high", requests={"cpu": "3"}, priorityClassName="high")
-    ok(place.rest.post(pods, high), 201)
+    # The API server knows a class a moment after it was made.
+    rest.eventually("it is taken", lambda: place.rest.post(pods, high).status == 201, PATIENCE)
     rest.eventually("it takes the room", lambda: bound(place, "high"), PATIENCE)
     for name in ("theirs-0", "theirs-1"):
         rest.eventually("the gang is bound", lambda n=name: bound(place, n), PATIENCE)
@@ -325,3 +328,13 @@ def logs(place: Installation, alice: Cli, _: Path) -> None:
 
     rest.eventually("its log is with the server", kept, PATIENCE)
     assert "still here" in alice("logs", "-N", "red", "talks").out
+
+
+def usage(place: Installation, alice: Cli, _: Path) -> None:
+    """What a node uses, its agent tells."""
+
+    def told() -> bool:
+        (node,) = alice.json("top", "nodes")
+        return "used" in node["resources"]["cpu"]
+
+    rest.eventually("the node is measured", told, PATIENCE)

@@ -203,12 +203,13 @@ def assert_both_say_the_same(platform: Platform, payloads: list[str]) -> None:
         said.append(answers(platform.cluster.plane.rest))
         start(platform, other)
     assert said[0] == said[1]
+    assert said[0]["nodes"] == ["node-0", "node-1"], "agents told whichever server was there"
     for number, payload in enumerate(payloads):
         assert any(f"both have {payload}" in text for text in said[0][f"gang{number}"])
 
 
 def answers(api: rest.Rest) -> dict[str, list[str]]:
-    """What one server says: kept logs and their text, code, runs, addresses."""
+    """What one server says: kept logs and their text, code, runs, addresses, what is measured."""
     found: dict[str, list[str]] = {}
     for number in range(GANGS):
         name = f"gang{number}"
@@ -223,4 +224,6 @@ def answers(api: rest.Rest) -> dict[str, list[str]]:
         found[name] = told
     listed = ok(api.get(f"{ROOT}/ps", finished=100))
     found["ps"] = sorted(each["name"] for each in listed["items"])
+    measured = ok(api.get(f"{ROOT.partition('/namespaces')[0]}/nodemetrics"))["items"]
+    found["nodes"] = sorted(each["metadata"]["name"] for each in measured)
     return found

@@ -162,10 +162,12 @@ DIGEST = "sha256:" + "0" * 64
 FILLED = {
     "namespace": "red", "run": "secret-plan", "log": "0-worker-0-u", "container": "worker",
     "number": "0", "digest": DIGEST, "box": "b" * 26, "key": "k", "token": "t",
+    "node": "n1", "pod": "secret-plan-worker-0",
 }  # fmt: skip
 MISSING = FILLED | {
     "run": "other-plan", "log": "1-worker-0-u", "digest": DIGEST.replace("0", "1"),
-    "box": "c" * 26, "key": "l", "token": "u",
+    "box": "c" * 26, "key": "l", "token": "u", "node": "n2",
+    "pod": "other-plan-worker-0",
 }  # fmt: skip
 """The same team, with names of things that are not there."""
 OF_RED = [
@@ -243,6 +245,23 @@ def test_rights_on_the_platform_api_alone_open_nothing(
             # Tokens and queue plans are the other engine's; boxes are for who has their token.
             assert answer.status in (401, 403, 404), (method, path, answer.summary)
             assert door not in answer.body or answer.status == 404, answer.summary
+
+
+def test_a_node_is_measured_by_its_own_agent_alone(place: Installation) -> None:
+    path = f"{PLATFORM}/nodemetrics"
+    report = {"window": 1.0, "node": {"cpu": "1500m", "memory": "1Gi"}, "pods": {}}
+    place.kubeconfig(names.AGENT, names.NODES, "n1")
+    own = as_user(place.plane, names.AGENT)
+    assert ok(own.put(f"{path}/n1", report))["nextSeconds"] > 0
+    refused = own.put(f"{path}/n2", report)
+    assert refused.status == 403, refused.summary
+    assert "its own agent alone" in refused.summary
+    assert own.get(path).status == 200, "nodes are public"
+    for user in ("alice", "admin"):
+        assert as_user(place.plane, user).put(f"{path}/n1", report).status == 403, user
+    (told,) = ok(as_user(place.plane, "alice").get(path))["items"]
+    assert (told["metadata"]["name"], told["usage"]["cpu"]) == ("n1", "1500m")
+    assert place.rest.put(f"{path}/n1", report).status == 403, "not even an administrator"
 
 
 def test_what_waits_behind_another_team_is_told_without_its_names(

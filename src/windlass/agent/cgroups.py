@@ -149,6 +149,15 @@ def find(state: Path, root: Path = Path("/sys/fs/cgroup"), proc: Path = procfs.P
     return Cgroups(1, bases, held)
 
 
+def tops(root: Path) -> dict[str, Path]:
+    """The hierarchies whose groups tell what is used: by controller for v1, under "" for v2; none
+    where there is no memory controller."""
+    if "memory" in _words(root / "cgroup.controllers"):
+        return {"": root}
+    found = {each: root / each for each in _V1 if (root / each).is_dir()}
+    return found if "memory" in found else {}
+
+
 def _find_v2(root: Path, own: str, name: str) -> Cgroups:
     """Below our own group if it was delegated to us, else at the top as root."""
     problem: OSError = PermissionError("no cgroup may be made here")
@@ -226,7 +235,10 @@ def _usage_v1(paths: dict[str, Path]) -> Usage:
     used = _number(paths["memory"] / "memory.usage_in_bytes")
     sums = {"Read": 0, "Write": 0}
     if "blkio" in paths:
-        for line in _text(paths["blkio"] / "blkio.throttle.io_service_bytes").splitlines():
+        told = paths["blkio"] / "blkio.throttle.io_service_bytes"
+        # Of groups with groups below them only the one counts what those did.
+        lines = _text(told.with_name(f"{told.name}_recursive")) or _text(told)
+        for line in lines.splitlines():
             words = line.split()
             if len(words) == 3 and words[1] in sums:
                 sums[words[1]] += int(words[2])

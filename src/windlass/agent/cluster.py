@@ -1,9 +1,9 @@
 """The agent on a node of Kubernetes: `python -m windlass.agent cluster --node NAME`.
 
 Kubelet runs the pods. This keeps what kubelet does not: the logs of Runs' pods beyond the pods
-(`agent.held`), which devices they got (`agent.granted`), and what jobs say of their progress, with
-the same code as when embedded. It is a DaemonSet; all that it holds lies on the node, so it may be
-killed at any moment.
+(`agent.held`), which devices they got (`agent.granted`), what jobs say of their progress, and what
+node and pods use (`agent.reporting`), with the same code as when embedded. It is a DaemonSet; all
+that it holds lies on the node, so it may be killed at any moment.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 import urllib.parse
 from pathlib import Path
 
-from windlass.agent import changes, endings, granted, held, progress
+from windlass.agent import changes, endings, granted, held, podgroups, progress, reporting
 from windlass.kinds import hostpods, kubernetes, run, times
 from windlass.store import connect, errors
 from windlass.store.kubernetes.access import KubeconfigError
@@ -69,6 +69,10 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         "--kubelet", type=Path, default=Path("/var/lib/kubelet"),
         help="kubelet's folder (default %(default)s)",
     )  # fmt: skip
+    parser.add_argument(
+        "--cgroups", type=Path, default=Path("/sys/fs/cgroup"),
+        help="the machine's, where kubelet's groups are (default %(default)s)",
+    )  # fmt: skip
     parser.add_argument("--ready", type=Path, help="a file that is made when it knows its pods")
     options = parser.parse_args(argv)
     if not options.node:
@@ -85,7 +89,9 @@ async def _serve(options: argparse.Namespace) -> None:
     store = connect.open_store(options.kubeconfig)
     logs = held.Held(options.state, options.logs)
     agent = Agent(store, options.node, logs, options.kubelet, options.ready)
-    working = asyncio.create_task(agent.run())
+    meter = podgroups.PodMeter(options.node, options.cgroups, options.logs)
+    reports = reporting.Reports(store, options.node, meter)
+    working = asyncio.create_task(_all(agent, reports))
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -96,6 +102,12 @@ async def _serve(options: argparse.Namespace) -> None:
             task.cancel()
         await asyncio.gather(working, stopping, return_exceptions=True)
         await store.close()
+
+
+async def _all(agent: Agent, reports: reporting.Reports) -> None:
+    async with asyncio.TaskGroup() as both:
+        both.create_task(agent.run())
+        both.create_task(reports.run())
 
 
 class Agent:

@@ -13,7 +13,7 @@ from windlass.kinds import kubernetes, quantity
 from windlass.kinds import run as run_kind
 from windlass.store import errors
 
-_METRICS = "/apis/metrics.k8s.io/v1beta1"
+_PLATFORM = "/apis/platform.windlass.dev/v1alpha1"
 _MAIN = ("cpu", "memory")
 
 
@@ -60,7 +60,7 @@ async def nodes(session: client.Session) -> list[dict[str, Any]]:
     """Each node: what it has, what is given away, what is used (where that is measured)."""
     listed = (await session.store.list(kubernetes.Node)).items
     given = await _given_by_node(session)
-    usage = await _usage(session, f"{_METRICS}/nodes")
+    usage = await _usage(session, f"{_PLATFORM}/nodemetrics")
     found = []
     for node in listed:
         amounts = node.status.allocatable or node.status.capacity or {}
@@ -83,7 +83,7 @@ async def runs(session: client.Session, namespace: str) -> list[dict[str, Any]]:
     listed = (await session.store.list(run_kind.Run, namespace)).items
     pods = (await session.store.list(kubernetes.Pod, namespace)).items
     place = f"/namespaces/{namespace}" if namespace else ""
-    usage = await _usage(session, f"{_METRICS}{place}/pods")
+    usage = await _usage(session, f"{_PLATFORM}{place}/podmetrics")
     by_run: dict[tuple[str, str], list[kubernetes.Pod]] = {}
     for pod in pods:
         name = (pod.metadata.labels or {}).get(run_kind.LABEL_RUN)
@@ -167,7 +167,7 @@ def _requests(pod: kubernetes.Pod) -> dict[str, float]:
 
 
 async def _usage(session: client.Session, path: str) -> dict[str, dict[str, float]]:
-    """What is really used, as metrics.k8s.io tells it; nothing where nobody measures."""
+    """What is really used, in the words of metrics.k8s.io; nothing where nobody measures."""
     try:
         answer = await session.read(path)
     except errors.ApiError:

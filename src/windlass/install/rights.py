@@ -75,7 +75,7 @@ CLUSTER: dict[str, tuple[Rule, ...]] = {
         (("list",), ("cronruns.windlass.dev",)),
         # The ledger: prices, what is written down need not be kept, and what is left of budgets.
         (_FOLLOW, ("pricelists.windlass.dev",)),
-        # What nodes and pods use, where the cluster measures it.
+        # What nodes and pods use, where the cluster measures it and no agent of ours does.
         (("list",), ("nodes.metrics.k8s.io", "pods.metrics.k8s.io")),
         (("create", "patch"), ("events",)),
         (("patch",), ("runs.windlass.dev", "runs.windlass.dev/status")),
@@ -95,6 +95,9 @@ CLUSTER: dict[str, tuple[Rule, ...]] = {
         # Logs are kept by the server: the API server's door, and what the server asks for there.
         (("update",), (f"runs.{platformpaths.GROUP}/logs",)),
         (("create",), ("runs.windlass.dev/logs",)),
+        # What its node uses: the same two doors.
+        (("update",), (f"nodemetrics.{platformpaths.GROUP}",)),
+        (("create",), ("nodes.windlass.dev/metrics",)),
     ),
 }
 """By ServiceAccount, anywhere in the cluster."""

@@ -20,6 +20,7 @@ USER = 10001
 _HEALTH, _API = 8080, 8443
 _REPLICAS = 2
 _STATE, _TLS, _KEYS = "/var/lib/windlass", "/etc/windlass/tls", "/etc/windlass/storage"
+_CGROUPS = "/host/cgroup"
 _RESOURCES = {
     names.SCHEDULER: {"requests": {"cpu": "250m", "memory": "256Mi"}, "limits": {"memory": "4Gi"}},
     names.CONTROLLERS: {
@@ -148,12 +149,15 @@ def agents(options: Options) -> Iterator[Object]:
     root, because that is whose it is, with no more than the right to read what jobs have closed."""
     word = "agent"
     ready = "/tmp/ready"  # noqa: S108 - in a volume of its own
-    arguments = ["-m", "windlass.agent", "cluster", "--ready", ready]
+    arguments = ["-m", "windlass.agent", "cluster", "--ready", ready, "--cgroups", _CGROUPS]
     container = _container(options, names.AGENT, arguments)
     container["readinessProbe"] = {"exec": {"command": ["test", "-e", ready]}, "periodSeconds": 2}
     container["env"].append(
         {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
     )
+    # NVIDIA's container runtime, where it is the node's, then shows the agent nvidia-smi.
+    said = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"}
+    container["env"] += [{"name": name, "value": value} for name, value in said.items()]
     container["securityContext"]["capabilities"]["add"] = ["DAC_READ_SEARCH"]
     container["volumeMounts"] += [
         {"name": "logs", "mountPath": "/var/log"},
@@ -162,6 +166,10 @@ def agents(options: Options) -> Iterator[Object]:
             "mountPropagation": "HostToContainer",
         },
         {"name": "devices", "mountPath": "/var/lib/kubelet/pod-resources", "readOnly": True},
+        {
+            "name": "cgroups", "mountPath": _CGROUPS, "readOnly": True,
+            "recursiveReadOnly": "IfPossible",
+        },
     ]  # fmt: skip
     template = _pod(options, names.AGENT, word, container)
     spec = template["spec"]
@@ -180,6 +188,7 @@ def agents(options: Options) -> Iterator[Object]:
             "name": "devices",
             "hostPath": {"path": "/var/lib/kubelet/pod-resources", "type": "DirectoryOrCreate"},
         },
+        {"name": "cgroups", "hostPath": {"path": "/sys/fs/cgroup", "type": "Directory"}},
     ]  # fmt: skip
     yield {
         "apiVersion": "apps/v1", "kind": "DaemonSet",

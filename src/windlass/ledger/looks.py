@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import fractions
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from windlass.control import members, snapshots
@@ -106,7 +107,11 @@ def _activity(node: Node, device: str, use: Use | None) -> int | None:
     """Thousandths of a device that worked; None: nobody measures it."""
     if use is None:
         return None
-    return _dominant(use, node) if device == MACHINE else use.devices.get(device)
+    if device == MACHINE:
+        return _dominant(use, node)
+    # Agents count a kind's devices, whatever their resource is called: nvidia.com/gpu/0 is gpu/0.
+    known = node.devices.get(device)
+    return use.devices.get(f"{known.kind}/{device.rpartition('/')[2]}") if known else None
 
 
 def _dominant(use: Use, node: Node) -> int:
@@ -119,12 +124,15 @@ def _held(found: Look, nodes: Mapping[str, Node], holds: list[Hold], measured: M
     by_device: dict[tuple[str, str], list[Hold]] = {}
     for hold in holds:
         by_device.setdefault((hold.device.node, hold.device.name), []).append(hold)
+    taken = Counter((place, found[0].device.kind) for (place, _), found in by_device.items())
     for (place, device), sharers in by_device.items():
         node, use = nodes.get(place), measured.nodes.get(place)
         name = reports.device_name(sharers[0].device.kind, sharers[0].device.model)
         whole = sum(hold.part for hold in sharers)
         found.of(ALL, name).held += min(WHOLE, whole) // _PART
         active = _activity(node, device, use) if node is not None else None
+        if measured.nodes_choose and active is not None and device != MACHINE:
+            active = _shared_out(use, sharers[0].device.kind, taken[place, sharers[0].device.kind])
         for hold in sharers:
             cell = found.of(hold.party.team, name)
             cell.held += hold.part // _PART
@@ -138,13 +146,21 @@ def _held(found: Look, nodes: Mapping[str, Node], holds: list[Hold], measured: M
                 found.of(hold.party.team, CPU).measured += hold.cpu if use is not None else 0
 
 
+def _shared_out(use: Use | None, kind: str, holders: int) -> int:
+    """Where nobody knows which device is whose: all that worked on the node, by those who hold."""
+    told = use.devices.items() if use else ()
+    worked = sum(part for name, part in told if name.rpartition("/")[0] == kind)
+    return min(_UNIT, worked // holders)
+
+
 def _worked(
     found: Look, nodes: Mapping[str, Node], pods: Iterable[kubernetes.Pod], measured: Measured
 ) -> None:
     """What pods used of machines counts for their teams."""
     for pod in pods:
         use, node = measured.pods.get((pod.namespace, pod.name)), nodes.get(pod.spec.node_name)
-        if use is not None and node is not None and node.name in measured.nodes:
+        own = use is not None and use.node in ("", pod.spec.node_name)
+        if own and use is not None and node is not None and node.name in measured.nodes:
             found.of(pod.namespace, CPU).used += use.cpu
             found.of(pod.namespace, MACHINE).used += _dominant(use, node)
 

@@ -23,7 +23,7 @@ from windlass.store.kubernetes.client import KubernetesStore
 
 T = TypeVar("T", bound=Object)
 
-_METRICS = "/apis/metrics.k8s.io/v1beta1"
+_PLATFORM = "/apis/platform.windlass.dev/v1alpha1"
 
 Kind = str | type[Object]
 Outcomes = list[applying.Outcome]
@@ -287,7 +287,7 @@ class AsyncRuns:
         client = self._client
         pods = await _all(client.store, kubernetes.Pod, client.namespace, run.LABEL_RUN, "")
         owners = {pod.name: (pod.metadata.labels or {})[run.LABEL_RUN] for pod in pods}
-        path = f"{_METRICS}/namespaces/{client.namespace}/pods"
+        path = f"{_PLATFORM}/namespaces/{client.namespace}/podmetrics"
         found: dict[str, dict[str, int]] = {}
         for item in (await client.request("GET", path))["items"]:
             total = found.setdefault(owners.get(item["metadata"]["name"], ""), {})
@@ -362,7 +362,7 @@ class AsyncNodes(AsyncCollection[kubernetes.Node]):
 
     async def usage(self) -> dict[str, dict[str, int]]:
         """What is used on each node now: thousandths of a core, bytes of memory."""
-        answer = await self._client.request("GET", f"{_METRICS}/nodes")
+        answer = await self._client.request("GET", f"{_PLATFORM}/nodemetrics")
         return {item["metadata"]["name"]: _amounts(item["usage"]) for item in answer["items"]}
 
     async def cordon(self, name: str) -> None:

@@ -22,6 +22,7 @@ from windlass.server import (
     admission,
     bodies,
     discovery,
+    looking,
     openapi,
     paths,
     places,
@@ -70,12 +71,14 @@ class App(Handling):
     ) -> None:
         super().__init__(audit)
         self._access = access
-        self._usage = usage.Usage(api, access, gateway)
+        store = EmbeddedStore(api)
+        self._looking = looking.Looking(store, gateway)
+        self._usage = usage.Usage(store, access, self._looking)
         self._tokens = tokenapi.TokenApi(api, access)
         self._streams = Streams()
         self._objects = Objects(api, self.metrics, self._streams, gateway)
         kept = places.on_disk(folder, folder / "agent" / kept_logs.FOLDER)
-        self._platform = PlatformApi(EmbeddedStore(api), access, kept, self._streams)
+        self._platform = PlatformApi(store, access, kept, self._streams)
         self.engine: engine.Engine | None = None
         """What this engine can do: Runs that ask for more are refused when they are created."""
         self.background: list[asyncio.Task[None]] = self._platform.background()
@@ -125,7 +128,7 @@ class App(Handling):
             return await self._tokens.answer(request, identity, token)
         used = usage.match(path) if listed else None
         if used is not None:
-            return await self._usage.answer(request, identity, used)
+            return await self._used(request, identity, used)
         target = paths.parse(path)
         if target is None:
             return self._outside_objects(request, identity, path)
@@ -157,6 +160,16 @@ class App(Handling):
             call.ledger = facts.ledger
         elif call.verb == "delete" and "dryRun" not in call.query:
             await self._platform.accounts.let_go(call.target.namespace, call.target.name)
+
+    async def _used(
+        self, request: web.BaseRequest, identity: Identity, asked: usage.Question
+    ) -> web.Response:
+        if asked.what != "proxy":
+            return await self._usage.answer(request, identity, asked)
+        # It tells about everybody's pods, as the server's own metrics do.
+        self._access.authorize_path(identity, "/metrics")
+        only_get(request)
+        return await self._looking.answer(asked.name, asked.page)
 
     def _outside_objects(
         self, request: web.BaseRequest, identity: Identity, path: str

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import gc
 import logging
@@ -20,6 +21,7 @@ import ssl
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -29,7 +31,17 @@ from windlass.control import manager
 from windlass.kinds import kubernetes
 from windlass.ledger import activity, service
 from windlass.ledger.service import Ledger
-from windlass.server import discovery, frontproxy, handling, openapi, places, platformpaths
+from windlass.server import (
+    discovery,
+    frontproxy,
+    handling,
+    nodereports,
+    openapi,
+    places,
+    platformpaths,
+    routes,
+    usage,
+)
 from windlass.server.audit import AuditLog
 from windlass.server.frontproxy import FrontProxy
 from windlass.server.handling import HEALTH, Handling, Seen, bytes_response, only_get
@@ -61,13 +73,20 @@ class ClusterApp(Handling):
         self._tokens = PodTokens(store)
         self._streams = Streams()
         self._platform = PlatformApi(store, self._reviews, kept, self._streams)
+        told = nodereports.Reported(kept.reports)
+        others = functools.partial(_metrics_server, store)
+        self._usage = usage.Usage(store, self._reviews, told, told, others)
         self.background = [*self._platform.background(), asyncio.create_task(_sweep(kept, store))]
 
     def keep_ledger(self, ledger: Ledger | None) -> None:
         """Whom questions about usage are for, and who is told what nodes use."""
         self._platform.accounts.ledger = ledger
         if ledger is not None:
-            ledger.meter = functools.partial(_measured, self._store)
+            ledger.meter = self._measured
+
+    async def _measured(self) -> activity.Measured:
+        # Which of its devices a pod gets is kubelet's choice.
+        return dataclasses.replace(await self._usage.measured(), nodes_choose=True)
 
     async def stop(self) -> None:
         self._stopping = True
@@ -91,6 +110,11 @@ class ClusterApp(Handling):
         answered = await self._platform.answer(request, seen, identity, path)
         if answered is not None:
             return answered
+        used = usage.match(path) if routes.is_listed(path) else None
+        if used is not None:
+            # Also of a report: each would be a line in the audit log, where only refusals belong.
+            seen.asks("get", f"{used.what.removesuffix('s')}metrics.{platformpaths.GROUP}")
+            return await self._usage.answer(request, identity, used)
         if path == "/metrics":
             await self._reviews.authorize_path(identity, path)
             return self._metrics_page(request)
@@ -99,17 +123,15 @@ class ClusterApp(Handling):
         raise errors.NotFound("the server could not find the requested resource")
 
 
-async def _measured(store: KubernetesStore) -> activity.Measured:
-    """From the cluster's resource metrics (metrics-server); nothing where there are none."""
-    asked = [store.raw("GET", f"{activity.PATH}/{what}") for what in ("nodes", "pods")]
-    found = []
-    for status, _, body in await asyncio.gather(*asked):
-        if status in (404, 503):  # nobody serves them, or not now
-            return activity.NOTHING
-        if status >= 300:
-            raise errors.from_status(msgspec.json.decode(body), status)
-        found.append(msgspec.json.decode(body))
-    return activity.read(*found)
+async def _metrics_server(store: KubernetesStore, path: str) -> list[dict[str, Any]]:
+    """The cluster's own resource metrics; nothing where there are none."""
+    status, _, body = await store.raw("GET", f"{activity.PATH}/{path}")
+    if status in (404, 503):  # nobody serves them, or not now
+        return []
+    if status >= 300:
+        raise errors.from_status(msgspec.json.decode(body), status)
+    found: list[dict[str, Any]] = msgspec.json.decode(body)["items"]
+    return found
 
 
 def _described(request: web.BaseRequest, path: str) -> web.Response:

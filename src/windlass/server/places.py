@@ -1,4 +1,4 @@
-"""Where a server keeps what is no object: uploaded code, kept logs, mailboxes.
+"""Where a server keeps what is no object: uploaded code, kept logs, mailboxes, what nodes use.
 
 On its own disk, or in storage and a database that all servers of a cluster share: then a server
 has nothing of its own, any of them gives the same answer, and one that dies takes nothing along.
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from windlass.agent import kept
-from windlass.server import blobs, keptlogs, mailboxes
+from windlass.server import blobs, keptlogs, mailboxes, nodereports
 from windlass.server.blobfolder import BlobFolder
 from windlass.server.boxfolder import BoxFolder
 from windlass.server.keptfiles import KeptFiles
@@ -24,6 +24,8 @@ class Places:
     blobs: blobs.Keeping
     logs: keptlogs.Keeping
     mailboxes: mailboxes.Keeping
+    reports: nodereports.Keeping
+    """What nodes told of their usage."""
     sweep_logs: Callable[[client.Store], Awaitable[None]]
     """Removes logs that nobody needs any more, until cancelled."""
     close: Callable[[], Awaitable[None]]
@@ -37,8 +39,9 @@ def on_disk(folder: Path, logs: Path) -> Places:
         return
 
     return Places(
-        BlobFolder(folder / "blobs"), KeptFiles(logs), BoxFolder(folder / "mailboxes"), sweep, close
-    )
+        BlobFolder(folder / "blobs"), KeptFiles(logs), BoxFolder(folder / "mailboxes"),
+        nodereports.InMemory(), sweep, close,
+    )  # fmt: skip
 
 
 async def shared(storage: str, keys: Path, database: str | None) -> Places:
@@ -52,6 +55,7 @@ async def shared(storage: str, keys: Path, database: str | None) -> Places:
     from windlass.server.blobbucket import BlobBucket
     from windlass.server.boxtables import BoxTables
     from windlass.server.keptbucket import KeptBucket
+    from windlass.server.reporttables import ReportTables
     from windlass.server.s3 import Bucket
 
     bucket = Bucket(Address.parse(storage), keys)
@@ -60,7 +64,12 @@ async def shared(storage: str, keys: Path, database: str | None) -> Places:
     except BaseException:
         await bucket.close()
         raise
-    logs = KeptBucket(bucket)
+    logs, reports = KeptBucket(bucket), ReportTables(database)
+
+    async def close() -> None:
+        await reports.close()
+        await bucket.close()
+
     return Places(
-        BlobBucket(bucket), logs, BoxTables(database, bucket), logs.sweep_regularly, bucket.close
+        BlobBucket(bucket), logs, BoxTables(database, bucket), reports, logs.sweep_regularly, close
     )

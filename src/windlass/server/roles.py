@@ -67,8 +67,8 @@ EVERYONE = (
         "queues.windlass.dev", "pricelists.windlass.dev", "nodes",
         "priorityclasses.scheduling.k8s.io",
     )),
-    # The sharing tree; whose runs are named in it is asked again behind this door.
-    Rule(("get", "list"), ("queues.platform.windlass.dev",)),
+    # The sharing tree, and how full nodes are; what is named is asked again behind this door.
+    Rule(("get", "list"), ("queues.platform.windlass.dev", "nodemetrics.platform.windlass.dev")),
     Rule(
         ("create",),
         (

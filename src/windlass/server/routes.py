@@ -65,6 +65,13 @@ ROUTES: tuple[Route, ...] = (
     Route(f"{ROOT}/tokens/{{token}}", ("DELETE",), "platform"),
     Route("/api/v1/nodes/{node}/proxy/metrics/resource", ("GET",), "platform"),
     Route("/api/v1/nodes/{node}/proxy/stats/summary", ("GET",), "platform"),
+    Route(f"{ROOT}/nodemetrics", ("GET",), "everyone", "nodes are public, and how full they are"),
+    # Node agents put them, each of its own node; `usage.Usage` refuses everybody else.
+    Route(f"{ROOT}/nodemetrics/{{node}}", ("GET",), "everyone", "the same"),
+    Route(f"{ROOT}/nodemetrics/{{node}}", ("PUT",), "platform"),
+    Route(f"{ROOT}/podmetrics", ("GET",), "platform"),
+    Route(f"{_NAMESPACE}/podmetrics", ("GET",), "team"),
+    Route(f"{_NAMESPACE}/podmetrics/{{pod}}", ("GET",), "team"),
     Route(f"{_METRICS}/nodes", ("GET",), "everyone", "nodes are public, and how full they are"),
     Route(f"{_METRICS}/nodes/{{node}}", ("GET",), "everyone", "the same"),
     Route(f"{_METRICS}/pods", ("GET",), "platform"),

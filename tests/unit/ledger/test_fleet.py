@@ -88,6 +88,34 @@ def test_what_works_counts_for_those_who_hold_it():
     assert (cores.held, cores.used, cores.measured) == (4000, CPU // 4, 4000)
 
 
+def test_where_nodes_choose_devices_what_worked_counts_for_all_who_hold_some():
+    renamed = {
+        name.replace("gpu/", "nvidia.com/gpu/"): looks.dataclasses.replace(
+            each, name=each.name.replace("gpu/", "nvidia.com/gpu/")
+        )
+        for name, each in NODES["n1"].devices.items()
+    }
+    there = {"n1": looks.dataclasses.replace(NODES["n1"], devices=renamed)}
+    first = looks.dataclasses.replace(a_hold("vision", "gpu/0"), device=renamed["nvidia.com/gpu/0"])
+    second = looks.dataclasses.replace(
+        a_hold("language", "gpu/1"), device=renamed["nvidia.com/gpu/1"]
+    )
+    # Whose job the second device works for, only kubelet knows.
+    measured = Measured({"n1": Use(0, 0, {"gpu/0": 0, "gpu/1": 900})}, nodes_choose=True)
+    alone = a_look(nodes=there, holds=[first], measured=measured)
+    assert alone.of("vision", "gpu/a100").used == 900
+    both = a_look(nodes=there, holds=[first, second], measured=measured)
+    assert both.of("vision", "gpu/a100").used == both.of("language", "gpu/a100").used == 450
+    assert (both.of("", "gpu/a100").used, both.of("", "gpu/a100").measured) == (900, 2000)
+
+
+def test_what_a_node_says_of_a_pod_elsewhere_does_not_count():
+    pods = {("vision", "p"): Use(CPU // 4, 0, node="n2")}
+    measured = Measured({"n1": Use(0, 0), "n2": Use(0, 0)}, pods)
+    found = a_look(pods=[a_pod_on("n1", "vision")], measured=measured)
+    assert found.of("vision", "cpu").used == 0
+
+
 def test_what_is_lent_counts_for_the_team_and_the_model_once():
     found = a_look(
         queues=[

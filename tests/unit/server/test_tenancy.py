@@ -48,6 +48,8 @@ VIEWED_PATHS = (
     "/statement",
     "/pods",
     "/pods/{pod}",
+    "/podmetrics",
+    "/podmetrics/{pod}",
 )
 """Ends of the paths that a viewer of the team itself may read."""
 

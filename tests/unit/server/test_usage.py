@@ -16,6 +16,7 @@ from windlass.store import errors
 from windlass.store.embedded.api import Api
 
 ROOT = "/apis/metrics.k8s.io/v1beta1"
+OURS = "/apis/platform.windlass.dev/v1alpha1"
 
 
 class Agents:
@@ -35,7 +36,10 @@ class Agents:
             "cpu": {"usageCoreNanoSeconds": self.looks * 10**9},
             "memory": {"workingSetBytes": 4096},
         }
-        pod = {"podRef": {"uid": self.uid}, "containers": [{"name": "c", **used}]}
+        pod = {
+            "podRef": {"uid": self.uid, "namespace": "default", "name": "one"},
+            "containers": [{"name": "c", **used}],
+        }
         node = {**used, "windlass": {"devices": {"gpu/0": 0.37}}}
         return 200, "application/json", json.dumps({"node": node, "pods": [pod]}).encode()
 
@@ -55,8 +59,9 @@ async def served(api: Api, tmp_path: Path) -> AsyncIterator[Served]:
         yield made
 
 
-async def test_nodes_that_answer_are_shown(served: Served) -> None:
-    answer = await served.call("GET", f"{ROOT}/nodes")
+@pytest.mark.parametrize("path", [f"{ROOT}/nodes", f"{OURS}/nodemetrics"])
+async def test_nodes_that_answer_are_shown(served: Served, path: str) -> None:
+    answer = await served.call("GET", path)
     (item,) = answer.body["items"]
     assert (item["kind"], item["metadata"]["name"]) == ("NodeMetrics", "here")
     assert item["usage"]["memory"] == "4Ki"
@@ -83,14 +88,24 @@ async def test_the_ledger_is_told_what_nodes_pods_and_devices_use(served: Served
     ],
 )
 async def test_pods_are_chosen_as_asked(served: Served, path: str, count: int) -> None:
-    answer = await served.call("GET", f"{ROOT}/{path}")
-    assert len(answer.body["items"]) == count
+    for root in (f"{ROOT}/{path}", f"{OURS}/{path.replace('pods', 'podmetrics')}"):
+        assert len((await served.call("GET", root)).body["items"]) == count
 
 
 async def test_one_pod_by_name_and_none_by_another(served: Served) -> None:
     found = await served.call("GET", f"{ROOT}/namespaces/default/pods/one")
     assert found.body["containers"][0]["usage"]["memory"] == "4Ki"
     assert (await served.call("GET", f"{ROOT}/namespaces/default/pods/two")).code == 404
+    assert (await served.call("GET", f"{OURS}/namespaces/default/podmetrics/one")).code == 200
+    assert (await served.call("GET", f"{OURS}/nodemetrics/away")).code == 404
+
+
+async def test_agents_of_this_engine_are_asked_and_tell_nothing_by_themselves(
+    served: Served,
+) -> None:
+    assert (await served.call("PUT", f"{OURS}/nodemetrics/here", {})).code == 405
+    somebody = await served.user("somebody")
+    assert (await served.call("PUT", f"{OURS}/nodemetrics/here", {}, token=somebody)).code == 403
 
 
 async def test_the_agents_own_page_comes_through(served: Served) -> None:
