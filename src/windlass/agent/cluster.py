@@ -21,7 +21,7 @@ import urllib.parse
 from pathlib import Path
 
 from windlass.agent import changes, endings, granted, held, podgroups, progress, reporting
-from windlass.kinds import hostpods, kubernetes, run, times
+from windlass.kinds import hostpods, kubernetes, run
 from windlass.store import connect, errors
 from windlass.store.kubernetes.access import KubeconfigError
 from windlass.store.kubernetes.client import KubernetesStore
@@ -239,7 +239,7 @@ class Agent:
             )  # fmt: skip
             if status >= 300:
                 return status
-        told |= {"keptAt": times.micros(times.now()), "bytes": total}
+        told |= {"keptAt": entry.at, "bytes": total}
         status, _, _ = await self._store.raw(
             "PUT", base, body=json.dumps(told).encode(), query=owner
         )

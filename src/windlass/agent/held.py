@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
 import gzip
 import json
 import os
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from windlass.agent import kept, procfs, shimlog
-from windlass.kinds import kubernetes, run
+from windlass.kinds import kubernetes, run, times
 
 RECORD = "held.json"
 _CURRENT = re.compile(r"(\d+)\.log")
@@ -44,6 +45,12 @@ class Entry:
         for container in sorted(path for path in self.folder.iterdir() if path.is_dir()):
             for number in shimlog.segments(container):
                 yield container.name, number, shimlog.segment(container, number)
+
+    @property
+    def at(self) -> str:
+        """When the pod was last there: the same however often what is held is sent."""
+        moment = (self.folder / RECORD).stat().st_mtime
+        return times.micros(datetime.datetime.fromtimestamp(moment, datetime.UTC))
 
     def drop(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -123,3 +123,12 @@ def test_names_that_lead_elsewhere_are_refused(tmp_path, part):
         with pytest.raises(ValueError, match=r".*"):
             server.take_segment(place, b"")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_when_it_was_kept_is_the_same_however_often_it_is_sent(place, tmp_path):
+    logs, source = place
+    (source / "0.log").write_text(LINE + "one\n")
+    logs.hold(pod())
+    (entry,) = logs.entries()
+    again = held.Held(tmp_path / "held", tmp_path / "pods").entries()
+    assert [each.at for each in again] == [entry.at]
