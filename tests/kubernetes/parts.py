@@ -143,9 +143,13 @@ class Installation:
 
     def add_team(self, name: str, user: str, role: str = "windlass-member") -> None:
         ok(self.rest.post("/api/v1/namespaces", {"metadata": {"name": name}}), 201)
+        self.bind(name, user, role)
+
+    def bind(self, name: str, user: str, role: str) -> None:
+        """Makes a person one of a team."""
         group = "rbac.authorization.k8s.io"
         body = {
-            "apiVersion": f"{group}/v1", "kind": "RoleBinding", "metadata": {"name": "members"},
+            "apiVersion": f"{group}/v1", "kind": "RoleBinding", "metadata": {"name": user},
             "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
             "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
         }  # fmt: skip

@@ -7,6 +7,7 @@ users whose only rights are RoleBindings to the roles that the installation brin
 from __future__ import annotations
 
 import http.client
+import json
 import re
 import ssl
 import urllib.parse
@@ -26,19 +27,20 @@ from windlass.server import routes
 
 pytestmark = pytest.mark.kubernetes
 
-USERS = {"alice": [], "bob": [], "vera": []}
+USERS = {"alice": [], "bob": [], "vera": [], "vic": []}
 
 
 @pytest.fixture(scope="module")
 def place(
     kubernetes_binaries: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Installation]:
-    with ControlPlane.start(users=USERS) as plane:
+    with ControlPlane.start(users=USERS, audit=True, audit_reads=True) as plane:
         made = Installation(plane, tmp_path_factory.mktemp("parts"))
         made.install()
         made.add_node()
         made.add_team("red", "alice")
         made.add_team("blue", "bob")
+        made.bind("red", "vic", "windlass-viewer")
         try:
             made.start("scheduler")
             made.start("controllers")
@@ -161,12 +163,12 @@ def _may(place: Installation, account: str, verb: str, resource: str) -> bool:
 DIGEST = "sha256:" + "0" * 64
 FILLED = {
     "namespace": "red", "run": "secret-plan", "log": "0-worker-0-u", "container": "worker",
-    "number": "0", "digest": DIGEST, "box": "b" * 26, "key": "k", "token": "t",
+    "number": "0", "digest": DIGEST, "box": "b" * 24, "key": "0", "token": "t",
     "node": "n1", "pod": "secret-plan-worker-0",
 }  # fmt: skip
 MISSING = FILLED | {
     "run": "other-plan", "log": "1-worker-0-u", "digest": DIGEST.replace("0", "1"),
-    "box": "c" * 26, "key": "l", "token": "u", "node": "n2",
+    "box": "c" * 24, "key": "1", "token": "u", "node": "n2",
     "pod": "other-plan-worker-0",
 }  # fmt: skip
 """The same team, with names of things that are not there."""
@@ -217,6 +219,61 @@ def test_whoever_is_not_of_the_team_reaches_nothing_and_learns_nothing(
             asked = "|".join(re.escape(value) for value in names_in.values())
             told.append(re.sub(rf"\b({asked})\b", "X", answer.body.decode()))
         assert told[0] == told[1], f"{who} can tell whether it is there"
+    path = template.format_map(FILLED)
+    by_bob = ("bob", method, path, 403)
+    rest.eventually("the refusal is in the audit log", lambda: by_bob in refusals(place))
+    assert ("", method, path, 401) in refusals(place), "and so is that of whoever is nobody"
+
+
+def refusals(place: Installation) -> set[tuple[str, str, str, int]]:
+    """User, method, path and code: of the API server's audit log, which sees every caller first,
+    and of our server's own, which sees whom that one let through."""
+    found = set()
+    for line in (place.plane.directory / "audit.log").read_text().splitlines():
+        event = json.loads(line)
+        code = event.get("responseStatus", {}).get("code")
+        if code in (401, 403):
+            verb = event["verb"]
+            path = event["requestURI"].partition("?")[0]
+            user = event["user"].get("username", "")
+            found |= {(user, method, path, code) for method in _METHODS[verb]}
+    for line in (place.folder / "state/audit.log").read_text().splitlines():
+        told = json.loads(line)
+        if told["code"] in (401, 403):
+            found.add((told["user"], "", told["path"], told["code"]))
+    return found
+
+
+_METHODS = {
+    "get": ("GET", "HEAD"), "list": ("GET",), "create": ("POST",), "update": ("PUT",),
+    "patch": ("PATCH",), "delete": ("DELETE",), "head": ("HEAD",), "post": ("POST",),
+    "put": ("PUT",), "watch": ("GET",), "deletecollection": ("DELETE",),
+}  # fmt: skip
+
+VIEWED = (
+    "/runs", "/runs/{run}", "/pods", "/ps", "/usage", "/statement", "/why", "/logs", "/logs/{log}",
+    "/addresses", "/podmetrics", "/podmetrics/{pod}",
+)  # fmt: skip
+"""Ends of the paths in the team that its viewer may read."""
+
+
+@pytest.mark.parametrize(("method", "template"), OF_RED, ids=lambda value: value[-40:])
+def test_a_viewer_reads_the_teams_things_and_changes_nothing(
+    place: Installation, secret_plan: str, method: str, template: str
+) -> None:
+    vic = as_user(place.plane, "vic")
+    path = template.format_map(FILLED)
+    answer = vic.request(method, path, {} if method in ("POST", "PATCH", "PUT") else None)
+    if method in ("GET", "HEAD") and "/namespaces/" in path and template.endswith(VIEWED):
+        # A log, a pod or an address that is not there, or no more, is no secret to him.
+        assert answer.status in (200, 404, 410), answer.summary
+        return
+    if "/worker/" in template:
+        assert answer.status == 401, "only whoever has the token of the mailbox"
+        return
+    assert answer.status == 403, answer.summary
+    mine = {("vic", method, path, 403), ("vic", "", path, 403)}
+    rest.eventually("the refusal is in an audit log", lambda: mine & refusals(place))
 
 
 def test_rights_on_the_platform_api_alone_open_nothing(
