@@ -120,7 +120,10 @@ class World:
                         return str(each["message"])
             return ""
 
-        return str(rest.eventually(f"{name} is told {reason}", told, PATIENCE))
+        try:
+            return str(rest.eventually(f"{name} is told {reason}", told, PATIENCE))
+        except AssertionError as never:
+            raise AssertionError(f"{never}: {self.get(name, namespace)['status']}") from None
 
     def remove(self, name: str, namespace: str = "default") -> None:
         self.rest.delete(f"{self.pods(namespace)}/{name}", {"gracePeriodSeconds": 0})

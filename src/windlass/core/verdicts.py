@@ -20,6 +20,7 @@ from windlass.core.cluster import Cluster, Mask
 from windlass.core.facts import WHOLE, Constraint, DeviceRequest, Queue, Role, Unit, Verdict
 from windlass.core.place import Failure, Wish
 from windlass.core.queues import Shortage
+from windlass.core.shapes import Shape
 from windlass.kinds.reasons import Reason
 
 if TYPE_CHECKING:
@@ -172,8 +173,20 @@ def _no_room(cycle: Cycle, unit: Unit, failure: Failure, remark: str) -> Verdict
         message += f", short of {told(resource, short)}"
     elif resource:
         message += ", too little of everything together on one node"
-    message += remark
+    message += _closed(cycle.scene.cluster, shape) + remark
     return Verdict(unit.key, Reason.WAITING_FOR_CAPACITY, message, resource, short or missing)
+
+
+def _closed(cluster: Cluster, shape: Shape) -> str:
+    """How many nodes that could hold it take nobody now: whoever opens one may help."""
+    could = (cluster.capacity_of(shape) > 0) & ~cluster.open
+    count = sum(not cluster.nodes[i].ready for i in np.flatnonzero(could))
+    if not count:
+        return ""
+    those = (
+        "1 node that could hold it is" if count == 1 else f"{count} nodes that could hold it are"
+    )
+    return f"; {those} cordoned or not ready"
 
 
 def _asks(cycle: Cycle, role: Role, count: int) -> str:

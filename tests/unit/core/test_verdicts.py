@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from windlass.core import cycle, state, verdicts
@@ -164,6 +166,18 @@ def test_missing_room_is_told_in_the_resource_that_is_short() -> None:
     assert (found.reason, found.resource, found.deficit) == (
         Reason.WAITING_FOR_CAPACITY, "gpu", 2000,
     )  # fmt: skip
+
+
+def test_nodes_that_could_hold_it_and_are_closed_are_told() -> None:
+    closed = dataclasses.replace(node("a"), ready=False)
+    other = dataclasses.replace(node("b", gpus=0), ready=False)  # would not help
+    later = dataclasses.replace(node("c"), ready_in=60.0)  # comes by itself
+    found = verdict_of(Facts((closed, other, later), (Queue("q"),), waiting=(unit(gpu=2),)))
+    assert found.reason is Reason.WAITING_FOR_CAPACITY
+    assert found.message.endswith("; 1 node that could hold it is cordoned or not ready")
+    both = (closed, dataclasses.replace(closed, name="d"))
+    found = verdict_of(Facts(both, (Queue("q"),), waiting=(unit(gpu=2),)))
+    assert found.message.endswith("; 2 nodes that could hold it are cordoned or not ready")
 
 
 def test_units_of_one_shape_are_each_told_their_own_numbers() -> None:
