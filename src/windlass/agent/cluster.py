@@ -150,9 +150,10 @@ class Agent:
                 log.info("watches %d pods of runs", len(self._pods))
                 if self._ready is not None:
                     self._ready.touch()
-                async with asyncio.TaskGroup() as both:
-                    both.create_task(self._look_for_ever(noticing))
-                    both.create_task(self._send_for_ever())
+                async with asyncio.TaskGroup() as all_of_it:
+                    all_of_it.create_task(self._look_for_ever(noticing))
+                    all_of_it.create_task(self._send_for_ever())
+                    all_of_it.create_task(self._grant_for_ever())
         finally:
             for task in self._jobs.values():
                 task.cancel()
@@ -182,7 +183,12 @@ class Agent:
             self._jobs[uid] = asyncio.create_task(self._follow(uid, noticing))
         for uid in self._jobs.keys() - here:
             self._jobs.pop(uid).cancel()
-        await self._devices.look(pods)
+
+    async def _grant_for_ever(self) -> None:
+        """Beside the rounds: they hold logs, whether or not the API server answers."""
+        while True:
+            await self._devices.look(list(self._pods))
+            await asyncio.sleep(_LOOK)
 
     def _hold(self, pods: list[kubernetes.Pod]) -> None:
         for pod in pods:
@@ -272,24 +278,33 @@ class Agent:
             if pod is None or pod.status.phase in _ENDED:
                 return
             await asyncio.sleep(_LOOK)
-        told = written = ""
+        told = written = sent = ""
         due = 0.0
+        writing: asyncio.Task[bool] | None = None
         with noticing.watching(folder) as watch:
-            while pod := self._pod(uid):
-                watch.clear()
-                told = progress.read(str(folder / "progress.json"), _user(pod)) or told
-                over = pod.status.phase in _ENDED
-                timely = over or time.monotonic() >= due
-                if (
-                    told != written
-                    and timely
-                    and await self._annotate(pod, hostpods.PROGRESS, told)
-                ):
-                    written, due = told, time.monotonic() + progress.EVERY
-                if over and told == written:
-                    return
-                await watch.wait()
-                await asyncio.sleep(_GATHER)
+            try:
+                while pod := self._pod(uid):
+                    watch.clear()
+                    told = progress.read(str(folder / "progress.json"), _user(pod)) or told
+                    over = pod.status.phase in _ENDED
+                    if writing is not None and writing.done():
+                        if writing.result():
+                            written, due = sent, time.monotonic() + progress.EVERY
+                        writing = None
+                    if over and told == written:
+                        return
+                    timely = over or time.monotonic() >= due
+                    if writing is None and told != written and timely:
+                        sent = told
+                        # Beside the reading: an API server that is away keeps nothing unread.
+                        write = self._annotate(pod, hostpods.PROGRESS, told)
+                        writing = asyncio.create_task(write)
+                        writing.add_done_callback(lambda _: watch.wake())
+                    await watch.wait()
+                    await asyncio.sleep(_GATHER)
+            finally:
+                if writing is not None:
+                    writing.cancel()
 
     def _pod(self, uid: str) -> kubernetes.Pod | None:
         """As it is now; None when it is gone."""
