@@ -158,10 +158,10 @@ def test_a_core_that_remembers_nothing_decides_the_same(facts: Facts, policy: Po
     ):
         slow = cycle.decide(state.build(facts), NOW, policy)
     note(f"{quick}\n{slow}")
-    assert _outcome(quick) == _outcome(slow)
+    assert outcome(quick) == outcome(slow)
 
 
-def _outcome(decision: Decision) -> object:
+def outcome(decision: Decision) -> object:
     """What is decided, and who waits. Why, may differ: who is told what another was told is told of
     what was in the way then; by now it may be more."""
     waits = {each.unit for each in decision.verdicts}
