@@ -153,12 +153,16 @@ def test_a_core_that_remembers_nothing_decides_the_same(facts: Facts, policy: Po
     quick = cycle.decide(state.build(facts), NOW, policy)
     invariants.check(facts, quick, carry.carry_out(facts, quick, NOW))
     with (
-        mock.patch.object(cycle.Cycle, "kind", lambda *_: object()),
-        mock.patch.object(shapes.Shapes, "kind_of", lambda *_: shapes.OWN),
+        mock.patch.object(cycle.Cycle, "kind", _unlike_all),
+        mock.patch.object(shapes.Shapes, "kind_of", return_value=shapes.OWN),
     ):
         slow = cycle.decide(state.build(facts), NOW, policy)
     note(f"{quick}\n{slow}")
     assert outcome(quick) == outcome(slow)
+
+
+def _unlike_all(*_: object) -> object:
+    return object()
 
 
 def outcome(decision: Decision) -> object:
