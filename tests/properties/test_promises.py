@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.properties.settings import CAMPAIGN, cases
@@ -20,6 +20,7 @@ AT_ONCE = Costs(grace=0.0, checkpoint=200.0, restart=0.0)
 
 
 @cases(120, 5000)
+@example(59, True)
 @given(st.integers(0, 1 << 32), st.booleans())
 def test_a_promised_start_is_kept_unless_somebody_with_the_right_passes(
     seed: int, preempt: bool
@@ -30,10 +31,15 @@ def test_a_promised_start_is_kept_unless_somebody_with_the_right_passes(
     checker = compare.checker_for(played, variant, again=0)
     assert checker.promises is not None
     outcome = engine.run(played, variant, checker=checker)
-    assert all(record.end is not None for record in outcome.records if _can_run(record))
+    # Who lost its place in a strict queue waits behind a head that can never start.
+    strict = {queue.name for queue in played.facts.queues if queue.strict}
+    shut = {r.job.unit.queue for r in outcome.records if not _can_run(r)} & strict
+    for record in outcome.records:
+        assert record.end is not None or not _can_run(record) or record.job.unit.queue in shut
 
 
 @cases(40, 1000)
+@example(19786, "lifo")  # a promise that got other devices was still seen on its old ones
 @given(st.integers(0, 1 << 32), st.sampled_from(ORDERS))
 def test_among_equals_of_one_queue_nobody_ever_starts_after_its_promise(
     seed: int, order: str

@@ -270,8 +270,12 @@ def _append(cycle: Cycle, held: Held) -> None:
 def _add(cycle: Cycle, held: Held) -> bool:
     """One more promise, if those that start while it runs still hold."""
     stay = Stay(held.unit, held.start, held.end, held.seats)
-    fits = shadows.admit(shadows.affected(cycle.reservations, stay), stay, keep=True)
+    met = shadows.affected(cycle.reservations, stay)
+    before = [each.seats for each in met]
+    fits = shadows.admit(met, stay, keep=True)
     if fits:
+        for other, seats in zip(met, before, strict=True):
+            shadows.follow(held, other, seats)
         _append(cycle, held)
     return fits
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import releases
+from windlass.core import place, releases
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Reservation, Seat, Unit
 from windlass.core.gauge import Gauge
@@ -198,6 +198,16 @@ def move_in_shadows(others: Iterable[Held], promise: Held, sign: int) -> None:
             held.settle()
 
 
+def follow(held: Held, other: Held, before: Sequence[Seat]) -> None:
+    """Another promise got other devices of its nodes: the shadow of this one sees it there."""
+    if other.seats is before or not other.start <= held.start < other.end:
+        return
+    for node in held.by_node.keys() & other.by_node.keys():
+        _move(held.shadow, other.unit, [before[at] for at in other.by_node[node]], +1)
+        _move(held.shadow, other.unit, other.on(node), -1)
+    held.shadow.settle()
+
+
 # --- one node
 
 
@@ -228,7 +238,8 @@ def _admit_on(met: Sequence[Held], stay: Stay, name: str) -> bool:
             _move(shadow, change.unit, change.before, +1)
         for change in present:
             _move(shadow, change.unit, change.after, -1)
-        after = sit_again(shadow, held.unit, before)
+        free = place.sit_down(shadow, held.unit, before)
+        after = before if free else sit_again(shadow, held.unit, before)
         if after is None:
             return False
         if after != before:
