@@ -98,11 +98,6 @@ class Foresight:
         failure = Failure(wish.role, wish.count, self._room[row], topology=self._near[row])
         return self.words(cycle, told, failure)
 
-    def had_room(self, told: Asked) -> bool:
-        """Whether the last look found room for the unit, promised to others or not."""
-        row = self._row.get(told.unit.key)
-        return bool(row is not None and self._told and self._room[row] >= told.wishes[0].count)
-
     def words(self, cycle: Cycle, told: Asked, failure: Failure) -> Verdict:
         """`verdicts.no_room`, said once to all who miss the same: it names one of them, and the
         room there was when it was first said."""

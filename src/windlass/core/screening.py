@@ -106,7 +106,7 @@ def refusal(cycle: Cycle, told: Asked) -> tuple[Verdict | None, bool]:
     in_vain, for_all = preempt.in_vain(cycle, told, failure, beside)
     if not in_vain:
         return None, False
-    if for_all:
+    if failure.reserved_until is None:
         cycle.foresight.missed()
     return cycle.foresight.words(cycle, told, failure), for_all
 
@@ -122,12 +122,9 @@ def _is_over_quota(cycle: Cycle, told: Asked) -> bool:
 
 
 def _missing(cycle: Cycle, told: Asked, beside: tuple[Held, ...]) -> Failure | None:
-    """Too little room, or too little that is promised to nobody. What is promised is kept, so where
-    there was room before and none of it beside promises, it is still there."""
+    """Too little room, or too little that is promised to nobody."""
     if not _is_counted(cycle, told):
         return None
-    if beside and cycle.foresight.had_room(told):
-        return _too_little_beside(cycle, told, beside) or _too_little_room(cycle, told)
     failure = _too_little_room(cycle, told)
     if failure is None and beside:
         failure = _too_little_beside(cycle, told, beside)

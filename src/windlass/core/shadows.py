@@ -205,7 +205,7 @@ def follow(held: Held, other: Held, before: Sequence[Seat]) -> None:
     for node in held.by_node.keys() & other.by_node.keys():
         _move(held.shadow, other.unit, [before[at] for at in other.by_node[node]], +1)
         _move(held.shadow, other.unit, other.on(node), -1)
-    held.shadow.settle()
+    held.settle()
 
 
 # --- one node

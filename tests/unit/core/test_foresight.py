@@ -27,21 +27,23 @@ def test_who_was_in_vain_counts_on_what_victims_of_others_leave():
 
 
 def test_who_must_keep_out_of_promised_room_stops_those_it_may():
-    world = World([node(f"n{i}") for i in range(3)], [Queue("a"), Queue("b", reserve=0)])
+    world = World([node(f"n{i}") for i in range(3)], [Queue("a", weight=10), Queue("b", reserve=0)])
     world.run(unit("ends", "a", gpus=8, priority=90), "n1", expected_end=NOW + 100)
     world.run(unit("low", "b", gpus=8, priority=10), "n2")
     pair = unit("pair", "a", members=2, gpus=8, priority=50, submitted=1.0)
+    early = unit("early", "b", gpus=0, priority=50, submitted=1.5)
     long = unit("long", "b", gpus=8, priority=50, submitted=2.0, expected=10_000.0)
-    world.wait(pair, long)
+    world.wait(pair, early, long)  # the promise is out when it is looked whether `long` must wait
     decision = world.decide()
     assert [each.unit for each in decision.reservations] == ["pair"]
     assert world.evicted == {"low": 1}
 
 
 def test_who_finds_room_only_where_it_is_promised_is_told_until_when():
-    world = World([node("n0"), node("n1")], [Queue("a"), Queue("b", reserve=0)])
+    world = World([node("n0"), node("n1")], [Queue("a", weight=10), Queue("b", reserve=0)])
     world.run(unit("ends", "a", gpus=8, priority=90), "n1", expected_end=NOW + 100)
     world.wait(unit("pair", "a", members=2, gpus=8, priority=90, submitted=1.0))
+    world.wait(unit("early", "b", gpus=0, submitted=1.5))
     long = unit("long", "b", gpus=8, submitted=2.0, expected=10_000.0)
     near = dataclasses.replace(long, key="near", topology=Topology("rack", required=True))
     world.wait(long, near)
