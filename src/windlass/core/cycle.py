@@ -169,6 +169,8 @@ class Cycle:
         """Shape id -> what it was short of when it first did not fit; kept by `verdicts`."""
         self.words: dict[int, str] = {}
         """Shape id -> what one member asks for, in words; kept by `verdicts`."""
+        self.closed: dict[int, str] = {}
+        """Shape id -> which nodes that could hold it take nobody, in words; kept by `verdicts`."""
         self.sentences: dict[object, Verdict] = {}
         """What was missing -> how it was told; kept by `verdicts`."""
 

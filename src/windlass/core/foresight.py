@@ -40,7 +40,7 @@ MANY = 64
 """Fewer who wait are asked one by one."""
 _OUT_OF_DATE = 16
 """Units that had to be looked at more closely only to be told to wait, before all are looked at
-again: room has shrunk since."""
+again: room has shrunk since. More of them where more wait: a look costs as much as it looks at."""
 
 
 class Foresight:
@@ -88,7 +88,7 @@ class Foresight:
         row = self._row.get(told.unit.key)
         if row is None:
             return None
-        if not self._told or self._missed >= _OUT_OF_DATE:
+        if not self._told or self._missed >= max(_OUT_OF_DATE, len(self._told) // 100):
             self._look(cycle)
         found = self._told[row]
         if not found:

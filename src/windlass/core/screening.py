@@ -94,14 +94,18 @@ def refusal(cycle: Cycle, told: Asked) -> tuple[Verdict | None, bool]:
     queue = tree.queues.get(unit.queue)
     if queue is None or queue.strict or queue.order == "attained" or unit.queue in tree.broken:
         return None, False
+    foreseen, failure = cycle.foresight.refusal(cycle, told), None
+    beside: tuple[Held, ...] = ()
+    if foreseen is None:
+        beside = reserve.crossed(cycle, unit, cycle.expected_end(unit))
+        failure = _missing(cycle, told, beside)
+        if failure is None:
+            return None, False
     if reserve.may_promise(cycle, unit) or _is_over_quota(cycle, told):
         return None, False
-    foreseen = cycle.foresight.refusal(cycle, told)
-    if foreseen is not None:
+    if failure is None:
         return foreseen, True
-    beside = reserve.crossed(cycle, unit, cycle.expected_end(unit))
-    failure = _missing(cycle, told, beside)
-    if failure is None or reserve.shortage(cycle, unit, told.need, beside) is not None:
+    if reserve.shortage(cycle, unit, told.need, beside) is not None:
         return None, False
     in_vain, for_all = preempt.in_vain(cycle, told, failure, beside)
     if not in_vain:

@@ -173,7 +173,9 @@ def _no_room(cycle: Cycle, unit: Unit, failure: Failure, remark: str) -> Verdict
         message += f", short of {told(resource, short)}"
     elif resource:
         message += ", too little of everything together on one node"
-    message += _closed(cycle.scene.cluster, shape) + remark
+    if shape.id not in cycle.closed:
+        cycle.closed[shape.id] = _closed(cycle.scene.cluster, shape)
+    message += cycle.closed[shape.id] + remark
     return Verdict(unit.key, Reason.WAITING_FOR_CAPACITY, message, resource, short or missing)
 
 
