@@ -317,7 +317,7 @@ def _place_several(scene: Scene, unit: Unit, wishes: Sequence[Wish]) -> tuple[Se
         if room < wish.count:
             return Failure(wish.role, wish.count, room)
     first = by_scarcity[0]
-    caps = scene.caps(scene.shape(first.role))
+    caps = scene.caps(scene.shape(first.role)).copy()  # as it is now, not while it is being tried
     failure = Failure(first.role, first.count, 0, topology=True)
     liked = taste.of(cluster, first.role)
     domains = candidate_domains(cluster, unit.topology, caps, first.count, liked)
