@@ -112,7 +112,8 @@ def test_an_agent_that_was_cut_off_loses_nothing_and_harms_nobody(
 
 def pods(engine: Cluster, run: str) -> list[Any]:
     found = engine.get(PODS)["items"]
-    return [pod for pod in found if pod["metadata"]["labels"].get("windlass.dev/run") == run]
+    labels = ((pod, pod["metadata"].get("labels") or {}) for pod in found)
+    return [pod for pod, told in labels if told.get("windlass.dev/run") == run]
 
 
 def progress_of(engine: Cluster, uid: str) -> Path:
