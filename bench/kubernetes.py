@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 import re
+import subprocess
 import sys
 import time
 import urllib.error
@@ -17,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from bench import processes
+from bench import processes, report
 from tests.harness.control_plane import ControlPlane
 from tests.harness.plugin import CRDS
 from tests.harness.processes import Process, free_ports
@@ -39,6 +40,10 @@ class Plane:
     """A control plane for one benchmark; `async with` it."""
 
     def __init__(self, **options: Any) -> None:
+        report.keep_bytecode()
+        subprocess.run(
+            [sys.executable, "-m", "windlass.control", "--help"], capture_output=True, check=True
+        )
         self.plane = ControlPlane.start(crds=CRDS, controllers=False, **options)
         self.store: KubernetesStore = connect.open_store(str(self.plane.kubeconfig))
         self._ours: list[Process] = []

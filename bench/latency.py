@@ -96,9 +96,7 @@ class Way:
 
 def measure(options: report.Options) -> report.Report:
     found = report.Report()
-    # Bytecode is compiled once for everybody, as installed packages have it.
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    os.environ["PYTHONPYCACHEPREFIX"] = str(report.cache() / "bench-bytecode")
+    report.keep_bytecode()
     rounds, runs = (2, 100) if options.quick else (15, 1000)
     chosen = set(filter(None, options.extra.only.split(",")))
     with tempfile.TemporaryDirectory(prefix="bench-latency-") as folder:

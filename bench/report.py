@@ -155,6 +155,12 @@ def cache() -> Path:
     return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "windlass"
 
 
+def keep_bytecode() -> None:
+    """Processes that are started find bytecode compiled, as installed packages have it."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = str(cache() / "bench-bytecode")
+
+
 def rival_environment(name: str, requirements: Sequence[str]) -> Path:
     """The `bin` folder of a rival's own environment, made by uv the first time.
 
