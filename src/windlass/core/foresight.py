@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import order, preempt, shadows, verdicts, victims
+from windlass.core import order, preempt, screening, shadows, verdicts, victims
 from windlass.core.asked import Asked
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Unit, Verdict
@@ -353,15 +353,13 @@ class _Devices:
 
 def _countable(cycle: Cycle, units: Iterable[Unit]) -> Iterator[Asked]:
     """Those of whom arrays tell the truth."""
-    tree, crowd = cycle.tree, cycle.scene.crowd
+    tree = cycle.tree
     plain = {name for name in tree.queues if _is_plain(tree, name)}
     for unit in units:
         if unit.queue not in plain:
             continue
         told = cycle.asked(unit)
-        if told.countable and not (
-            crowd.repels and any(crowd.concerns(unit, wish.role) for wish in told.wishes)
-        ):
+        if screening.is_counted(cycle, told):
             yield told
 
 

@@ -17,7 +17,6 @@ from windlass.core.facts import Constraint, DeviceRequest
 from windlass.core.shapes import Shape
 
 Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 Key = TypeVar("Key")
 
 MANY = 1 << 40

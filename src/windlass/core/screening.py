@@ -132,7 +132,7 @@ def _is_over_quota(cycle: Cycle, told: Asked) -> bool:
 
 def _missing(cycle: Cycle, told: Asked, beside: tuple[Held, ...]) -> Failure | None:
     """Too little room, or too little that is promised to nobody."""
-    if not _is_counted(cycle, told):
+    if not is_counted(cycle, told):
         return None
     failure = _too_little_room(cycle, told)
     if failure is None and beside:
@@ -155,7 +155,7 @@ def _too_little_room(cycle: Cycle, told: Asked) -> Failure | None:
     return Failure(wish.role, wish.count, room, topology=True) if room < wish.count else None
 
 
-def _is_counted(cycle: Cycle, told: Asked) -> bool:
+def is_counted(cycle: Cycle, told: Asked) -> bool:
     """Whether sums tell what the unit finds, with those who are there."""
     crowd = cycle.scene.crowd
     return told.countable and not (
