@@ -201,6 +201,11 @@ class Bank:
     # --- the very ones
 
     @property
+    def full(self) -> tuple[Ints, Ints]:
+        """By node and device, compute and memory of it if nobody holds a part."""
+        return self._full
+
+    @property
     def full_memory(self) -> Ints:
         return self._full[1]
 

@@ -3,15 +3,15 @@
 `screening` asks this first. Thousands wait, nearly each a little different from the next, so here
 they stand in arrays: what each asks for against the room there is, and against what would be left
 if all went whom its rank allows to stop. Room, quota and who may be stopped only shrink while a
-decision is made, so an answer holds until somebody else is told to go; then what those leave is
-looked at again, and only the queues they are of. Who is not told to wait here is not said to start:
-it is looked at more closely, like everybody for whom arrays do not tell the whole truth.
+decision is made, so an answer holds until somebody else is told to go; then only what those leave
+is looked at again. Who is not told to wait here is not said to start: it is looked at more closely,
+like everybody for whom arrays do not tell the whole truth.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from windlass.core.gauge import MANY as MANY_MEMBERS
 from windlass.core.gauge import Gauge, Sums
 from windlass.core.place import Failure, Wish
 from windlass.core.queues import Tree
+from windlass.core.roster import Flat
 from windlass.core.shadows import Held
 from windlass.core.shapes import Shape
 
@@ -43,6 +44,18 @@ _OUT_OF_DATE = 16
 again: room has shrunk since. More of them where more wait: a look costs as much as it looks at."""
 
 
+class _Seen(NamedTuple):
+    """By row, what a look finds. Room only shrinks, and with it whom one could stop, so what is
+    missing is so much at least until room comes back."""
+
+    shape: Ints
+    """Of several roles, of the one that is shortest of room."""
+    missing: Ints
+    short: Mask
+    asks: Mask
+    """Who is short and might have somebody stopped."""
+
+
 class Foresight:
     def __init__(self, cycle: Cycle, units: Iterable[Unit]) -> None:
         rows = list(_countable(cycle, units))
@@ -59,8 +72,10 @@ class Foresight:
         self._level: list[tuple[str, Ints]] = _by_level(rows)
         self._ranks = _Ranks(cycle, rows, self.gauge)
         self._most = np.array([cycle.most_when_empty(s) for s in self.gauge.shapes], np.int64)
+        self._seen: _Seen | None = None
+        """What the last look found; None: nobody looked since room came back."""
         self._told: list[int] = []
-        """By row, what the last look tells; empty: nobody looked since somebody was told to go."""
+        """By row, what it tells; empty: nobody asked since somebody was told to go."""
         self._wished: dict[int, Wish] = {}
         """Row of a unit of several roles -> the one that is shortest of room."""
         self._room: list[int] = []
@@ -76,7 +91,7 @@ class Foresight:
 
     def forget(self) -> None:
         """Room came back."""
-        self._told = []
+        self._told, self._seen = [], None
         self._ranks.forget_all()
 
     def missed(self) -> None:
@@ -88,9 +103,7 @@ class Foresight:
         row = self._row.get(told.unit.key)
         if row is None:
             return None
-        if not self._told or self._missed >= max(_OUT_OF_DATE, len(self._told) // 100):
-            self._look(cycle)
-        found = self._told[row]
+        found = self._looked(cycle)[row]
         if not found:
             return None
         cycle.desk.why = preempt.NOT_ENOUGH if found == _NOT_ENOUGH else ""
@@ -117,11 +130,20 @@ class Foresight:
         row, number = self._row.get(told.unit.key), self.gauge.number.get(shape.id)
         if row is None or number is None:
             return MANY_MEMBERS
-        if not self._told:
-            self._look(cycle)
+        self._looked(cycle)
         return self._ranks.more(cycle, self.gauge, row, number, beside)
 
-    def _look(self, cycle: Cycle) -> None:
+    def _looked(self, cycle: Cycle) -> list[int]:
+        """By row, what is told of it by now."""
+        seen = self._seen
+        if seen is None or self._missed >= max(_OUT_OF_DATE, len(self._row) // 100):
+            seen, self._told = self._look(cycle), []
+        if not self._told:
+            self._told = self._judged(cycle, seen)
+        return self._told
+
+    def _look(self, cycle: Cycle) -> _Seen:
+        """At the room there is, and at who could be stopped."""
         self._missed, self._wished = 0, {}
         count, shape, cluster = self._count.copy(), self._shape.copy(), cycle.scene.cluster
         rooms = cluster.totals_of(self.gauge.shapes)
@@ -139,15 +161,25 @@ class Foresight:
         asks = short & self._preempts & (self._most[shape] >= count)
         if not (cycle.policy.preempt or cycle.policy.reclaim):
             asks[:] = False
-        found = np.where(short, _NOBODY, _UNKNOWN)
         self._ranks.look(cycle, self.gauge, asks)
-        fits = self._ranks.enough(cycle, self.gauge, shape, count - room)
-        found[asks & self._ranks.somebody] = _NOT_ENOUGH
-        found[asks & self._ranks.somebody & fits] = _UNKNOWN
-        if cycle.policy.reclaim:
-            found[asks & self._ranks.may_be_inside(cycle)] = _UNKNOWN
-        self._told, self._room, self._near = found.tolist(), room.tolist(), near.tolist()
+        fits = asks & self._ranks.somebody
+        fits &= self._ranks.enough(cycle, self.gauge, shape, count - room)
+        self._ranks.look_closer(self.gauge, self._ranks.pairs(fits, shape))
+        self._room, self._near = room.tolist(), near.tolist()
         cycle.work.spend(len(cluster))
+        self._seen = _Seen(shape, count - room, short, asks)
+        return self._seen
+
+    def _judged(self, cycle: Cycle, seen: _Seen) -> list[int]:
+        """By row, what follows with what others leave who were told to go meanwhile."""
+        found = np.where(seen.short, _NOBODY, _UNKNOWN)
+        fits = self._ranks.enough(cycle, self.gauge, seen.shape, seen.missing)
+        asks = seen.asks & self._ranks.somebody
+        found[asks] = _NOT_ENOUGH
+        found[asks & fits] = _UNKNOWN
+        if cycle.policy.reclaim:
+            found[seen.asks & self._ranks.may_be_inside(cycle)] = _UNKNOWN
+        return found.tolist()
 
     def _best_domains(self, cluster: Cluster, shape: Ints, level: str) -> Ints:
         """Of these shapes, how many members fit in the best domain of a level."""
@@ -184,47 +216,82 @@ class _Ranks:
         self._victims = np.zeros(len(numbers), np.int64)
         self._bounds = np.zeros((len(numbers), len(shapes.shapes)), np.int64)
         """By rank and shape, no more than so many fit where those go."""
+        self._below: dict[int, tuple[Flat, Mask]] = {}
+        """By rank, what pieces of its queue hold, and which of them it could stop."""
+        self._there: dict[int, tuple[Ints, Ints]] = {}
+        """By rank, what is free on each of their nodes without them, and how many devices are
+        whole; of others it is known only what a stronger rank would find."""
+        self._closer: set[tuple[int, int]] = set()
+        """Ranks and shapes of which it was counted node by node."""
         self._known: set[int] = set()
-        """Ranks whose victims and bounds are up to date."""
+        """Ranks whose victims and bounds were counted since room came back."""
+        self._outdated: set[str] = set()
+        """Queues of which somebody was told to go since."""
         self._inside: Mask | None = None
         self._gains: dict[tuple[Held, ...], tuple[Ints, Ints]] = {}
         self._ground: _Ground | None = None
 
     def forget(self, queues: Iterable[str]) -> None:
-        gone, self._inside, self._gains = set(queues), None, {}
-        self._known -= {number for (queue, _), number in self._numbers.items() if queue in gone}
+        """There are fewer to stop in these: no more than is known, and counted at the next look."""
+        self._outdated.update(queues)
+        self._inside, self._gains = None, {}
 
     def forget_all(self) -> None:
         self._inside, self._gains, self._ground = None, {}, None
         self._known.clear()
+        self._outdated.clear()
 
     def look(self, cycle: Cycle, shapes: Gauge, asks: Mask) -> None:
         """Brings up to date what is known of all who ask."""
-        self._gains = {}
+        self._gains, gone, self._outdated = {}, self._outdated, set()
+        self._known -= {number for (queue, _), number in self._numbers.items() if queue in gone}
         asking = set(self._group[asks].tolist()) - self._known
         if asking and cycle.policy.preempt:
             self._bring_up(cycle, shapes, asking)
 
     def _bring_up(self, cycle: Cycle, shapes: Gauge, asking: set[int]) -> None:
+        """Of each queue only those are laid out whom its strongest rank may stop: where not even
+        all of them would do, there is no need to ask how many the others may."""
         queues: dict[str, list[tuple[int, int]]] = {}
         for (queue, priority), number in self._numbers.items():
             if number in asking:
                 queues.setdefault(queue, []).append((priority, number))
-        ground = self._ground = self._ground or _Ground(cycle)
-        where, sums = list[int](), list[Sums]()
+        self._ground = self._ground or _Ground(cycle)
+        self._closer = {each for each in self._closer if each[0] not in asking}
+        where, sums = list[list[int]](), list[Sums]()
         for queue, ranks in queues.items():
-            for number, left in self._look_at(cycle, queue, ranks, ground):
-                where.append(number)
-                sums.append(left)
-        if sums:
-            self._bounds[where] = shapes.most(sums)
-            self._inside = None
+            self._look_at(cycle, queue, ranks)
+            strongest = max(ranks)[1]
+            if self._victims[strongest]:
+                where.append([number for _, number in ranks])
+                sums.append(self._without(self._ground, strongest))
+        for numbers, most in zip(where, shapes.most(sums) if sums else (), strict=True):
+            self._bounds[numbers] = most
+        self._inside = None
         self._known |= asking
 
-    def _look_at(
-        self, cycle: Cycle, queue: str, ranks: list[tuple[int, int]], ground: _Ground
-    ) -> Iterator[tuple[int, Sums]]:
-        """Whom units of these ranks could stop, and what is there without them."""
+    def look_closer(self, shapes: Gauge, pairs: set[tuple[int, int]]) -> None:
+        """Counts node by node for some ranks and shapes: where there is enough in all, there may be
+        too little of everything together anywhere."""
+        by_rank: dict[int, list[int]] = {}
+        for rank, shape in pairs - self._closer:
+            if self._ground is not None and rank in self._below:
+                by_rank.setdefault(rank, []).append(shape)
+        loosely = [rank for rank in by_rank if rank not in self._there]
+        if loosely and self._ground is not None:
+            sums = [self._without(self._ground, rank) for rank in loosely]
+            self._bounds[loosely] = shapes.most(sums)
+        for rank, numbers in by_rank.items():
+            found = shapes.fit_on(np.array(numbers, np.int64), *self._there[rank])
+            self._bounds[rank, numbers] = np.minimum(self._bounds[rank, numbers], found)
+        self._closer |= pairs
+
+    def pairs(self, rows: Mask, shape: Ints) -> set[tuple[int, int]]:
+        """Of some rows, with the shape of each."""
+        return set(zip(self._group[rows].tolist(), shape[rows].tolist(), strict=True))
+
+    def _look_at(self, cycle: Cycle, queue: str, ranks: list[tuple[int, int]]) -> None:
+        """Whom units of these ranks could stop."""
         columns = victims.columns_of(cycle, queue)
         priority = victims.priorities(cycle.tree.queues[queue], columns)
         may_go = victims.may_go(cycle, queue, columns) & (priority < max(ranks)[0])
@@ -235,9 +302,16 @@ class _Ranks:
             below = priority < rank
             self._victims[number] = below.sum()
             self._held[number] = [int(each[below].sum()) for each in held]
-            if below.any():
-                seats, grants = below[flat.seat_of], below[flat.grant_of]
-                yield number, ground.sums_without(flat.members[:, seats], flat.devices[:, grants])
+            self._below[number] = (flat, below)
+            self._there.pop(number, None)
+
+    def _without(self, ground: _Ground, rank: int) -> Sums:
+        """What is there once all are gone whom it could stop."""
+        flat, below = self._below[rank]
+        seats, grants = below[flat.seat_of], below[flat.grant_of]
+        left = ground.without(flat.members[:, seats], flat.devices[:, grants])
+        self._there[rank] = left[:2]
+        return Sums(left[0].sum(axis=1), *left[1:])
 
     @property
     def somebody(self) -> Mask:
@@ -259,6 +333,7 @@ class _Ranks:
         rank = int(self._group[row])
         if rank not in self._known and cycle.policy.preempt:
             self._bring_up(cycle, shapes, {rank})
+        self.look_closer(shapes, {(rank, shape)})
         worst, later = self._gains_beside(cycle, shapes, beside)
         return int(max(self._bounds[rank, shape] + worst[shape], later[shape]))
 
@@ -304,48 +379,53 @@ class _Ground:
         cluster, promised = cycle.scene.cluster, cycle.departures.promised()
         bank = cluster.bank
         self._width = max(bank.compute.shape[1], 1)
-        self._free, self._unlocked = np.maximum(cluster.free, 0), bank.unlocked.copy()
-        self._devices = _Devices(bank.compute, bank.memory, bank.shareable())
+        self._free = np.maximum(cluster.free, 0)
         for column, amounts in enumerate(promised.members[1:]):
             np.add.at(self._free[column], promised.members[0], amounts)
-        self._devices.give_back(promised.devices[0], promised.devices)
-        self._unlocked += self._freed(promised.devices)
+        self._devices = _Devices(bank.compute, bank.memory, bank.shareable(), bank.full)
+        again = self._devices.give_back(promised.devices[0], promised.devices)
+        self._unlocked = bank.unlocked + np.bincount(again // self._width, minlength=len(cluster))
 
-    def sums_without(self, members: Ints, devices: Ints) -> Sums:
-        """Of the nodes where these are, once they are gone."""
-        nodes = np.unique(members[0])
-        free = self._free[:, nodes].sum(axis=1) + members[1:].sum(axis=1)
-        unlocked = (self._unlocked + self._freed(devices))[nodes]
-        return Sums(free, unlocked, *self._parts(nodes, devices))
-
-    def _freed(self, devices: Ints) -> Ints:
-        """By node, on how many devices these hold anything."""
-        nodes = np.unique(devices[0]) // self._width
-        return np.bincount(nodes, minlength=len(self._unlocked))
-
-    def _parts(self, nodes: Ints, devices: Ints) -> tuple[Ints, Ints]:
-        """Of the nodes' devices those that shares can be had of, then."""
+    def without(self, members: Ints, devices: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """Once these are gone, of each of the nodes where they are: what is free, and how many
+        devices nobody holds a part of; and of each device there that shares can be had of, what is
+        free of it."""
+        nodes, at = np.unique(members[0], return_inverse=True)
+        free = self._free[:, nodes]
+        for column, amounts in enumerate(members[1:]):
+            np.add.at(free[column], at, amounts)
         number = np.zeros(len(self._unlocked), np.int64)
         number[nodes] = np.arange(len(nodes))
         there = self._devices.of(nodes)
-        at = number[devices[0] // self._width] * self._width + devices[0] % self._width
-        there.give_back(at, devices)
-        return there.compute[there.shared], there.memory[there.shared]
+        owners = devices[0] // self._width
+        where = number[owners] * self._width + devices[0] - owners * self._width
+        again = there.give_back(where, devices)
+        unlocked = self._unlocked[nodes] + np.bincount(again // self._width, minlength=len(nodes))
+        return free, unlocked, there.compute[there.shared], there.memory[there.shared]
 
 
 class _Devices:
     """By node and device: what is free of it, and whether shares of it can be had."""
 
-    def __init__(self, compute: Ints, memory: Ints, shared: Mask) -> None:
+    def __init__(
+        self, compute: Ints, memory: Ints, shared: Mask, full: tuple[Ints, Ints]
+    ) -> None:
         self.compute, self.memory, self.shared = compute.copy(), memory.copy(), shared.copy()
+        self._full = full
 
     def of(self, nodes: Ints) -> _Devices:
-        return _Devices(self.compute[nodes], self.memory[nodes], self.shared[nodes])
+        full = (self._full[0][nodes], self._full[1][nodes])
+        return _Devices(self.compute[nodes], self.memory[nodes], self.shared[nodes], full)
 
-    def give_back(self, at: Ints, devices: Ints) -> None:
+    def give_back(self, at: Ints, devices: Ints) -> Ints:
+        """Says which of them nobody holds a part of any more."""
         np.add.at(self.compute.reshape(-1), at, devices[1])
         np.add.at(self.memory.reshape(-1), at, devices[2])
         self.shared.reshape(-1)[at] = True
+        at, (compute, memory) = np.unique(at), self._full
+        whole = self.compute.reshape(-1)[at] == compute.reshape(-1)[at]
+        whole &= self.memory.reshape(-1)[at] == memory.reshape(-1)[at]
+        return at[whole]
 
 
 # --- the arrays

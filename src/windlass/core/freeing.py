@@ -163,17 +163,23 @@ def has_hope(cycle: Cycle, unit: Unit, cluster: Cluster) -> bool:
 def plan(trial: Trial, allowed: Mask, models: tuple[str, ...]) -> Plan | None:
     """The better of two minimal sets: by work lost, and by work lost per device. The caller made
     sure that the gainer fits when all who are allowed go."""
-    plans = [found for rank in _orders(trial.pool, allowed)
-             if (found := _plan_in_order(trial, rank, allowed, models)) is not None]  # fmt: skip
-    return min(plans, key=lambda each: each.price, default=None)
+    best: Plan | None = None
+    for rank in _orders(trial.pool, allowed):
+        found = _plan_in_order(trial, rank, allowed, models)
+        if found is not None and (best is None or found.price < best.price):
+            best = found
+        if best is not None and best.gone.sum() <= 1:
+            break  # without it all that cost less do not suffice: nothing is cheaper
+    return best
 
 
 def _orders(pool: Pool, allowed: Mask) -> Iterator[Ints]:
-    """Ranks of the pieces; lower priority goes first, so that no victim outranks who is spared."""
+    """Ranks of the pieces; lower priority goes first, so that no victim outranks who is spared.
+    The first order is that of prices."""
     at = np.arange(len(pool))
     cost = pool.lost * pool.size
     keys = [
-        (at, -pool.started, cost, pool.priority, pool.kind, ~allowed),
+        (at, -pool.started, pool.size, cost, pool.priority, pool.kind, ~allowed),
         (at, -pool.started, -pool.size, pool.lost, pool.priority, pool.kind, ~allowed),
     ]
     seen: list[bytes] = []

@@ -45,6 +45,7 @@ class Gauge:
                 self._needs[i, column] = need
         self._asks = self._needs > 0
         self._needs[~self._asks] = 1
+        self._whole: Ints = np.array([_whole(shape) for shape in self.shapes], np.int64)
         rows, requests = range(len(self.shapes)), [shape.requests for shape in self.shapes]
         self.by_request: dict[DeviceRequest, Ints] = _grouped(
             (request, i) for i in rows for request in requests[i]
@@ -60,6 +61,17 @@ class Gauge:
             need = self._needs[:, column, None]
             np.minimum(fit, amounts // need, out=fit, where=self._asks[:, column, None])
         return fit
+
+    def fit_on(self, rows: Ints, free: Ints, unlocked: Ints) -> Ints:
+        """By each of some shapes: no more than so many on nodes of which so much is free each, and
+        so many devices that nobody holds a part of."""
+        fit = np.full((len(rows), free.shape[1]), MANY, np.int64)
+        whole = self._whole[rows, None]
+        np.minimum(fit, unlocked // np.maximum(whole, 1), out=fit, where=whole > 0)
+        for column, amounts in enumerate(free):
+            need = self._needs[rows, column, None]
+            np.minimum(fit, amounts // need, out=fit, where=self._asks[rows, column, None])
+        return np.asarray(fit.sum(axis=1))
 
     def most(self, everywhere: Sequence[Sums]) -> Ints:
         """By each of the sums and by shape: no more than so many."""
@@ -88,6 +100,11 @@ class _Joined:
     def sums(self, values: Ints) -> Ints:
         total = np.concatenate([[0], np.cumsum(values)])
         return np.asarray(np.diff(total[self._ends]))
+
+
+def _whole(shape: Shape) -> int:
+    """Devices that each member needs to itself."""
+    return max((each.count for each in shape.requests if each.form == "whole"), default=0)
 
 
 def _shares(compute: Ints, memory: Ints, request: DeviceRequest) -> Ints:

@@ -40,6 +40,7 @@ from windlass.core.victims import Claim, Hope, Pool, Standing
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Ask, Cycle
+    from windlass.core.departures import Outlook
 
 
 MOST_ENTITLED, MOST_STARTS = 32, 256
@@ -174,10 +175,12 @@ def in_vain(
     if not standing or not (cycle.snapshot.running or desk.late):
         return True, without_promises  # there is nobody
     desk.why = NOT_ENOUGH
+    shape, most = cycle.scene.cluster.shape_of(failure.role), cycle.foresight.more
+    if without_promises and failure.room + most(cycle, told, shape, ()) < failure.wanted:
+        return True, True
     if beside:
-        shape = cycle.scene.cluster.shape_of(failure.role)
-        more = cycle.foresight.more(cycle, told, shape, beside)
-        if cycle.room.outside(shape, beside) + more < failure.wanted:
+        outside = cycle.room.outside(shape, beside)
+        if outside + most(cycle, told, shape, beside) < failure.wanted:
             return True, False
     if without_promises and not _hope(cycle, unit, standing, failure, ()):
         return True, True
@@ -311,7 +314,7 @@ def _find_room(cycle: Cycle, ask: Ask, over: frozenset[str], *, entitled: bool) 
 def _count_on_others(cycle: Cycle, claim: Claim) -> bool:
     """Whether what others leave, beyond what is promised of it, is enough: nobody else must go."""
     outlook = cycle.departures.outlook()
-    if outlook is None:
+    if outlook is None or not _may_suffice(cycle, claim.unit, outlook):
         return False
     nobody, none = victims.nobody(cycle, claim), np.zeros(0, np.bool_)
     trial = Trial(cycle, claim, nobody, outlook.later, quota=True)
@@ -322,6 +325,15 @@ def _count_on_others(cycle: Cycle, claim: Claim) -> bool:
     if plan is not None:
         _commit(cycle, claim.unit, nobody, plan)
     return plan is not None
+
+
+def _may_suffice(cycle: Cycle, unit: Unit, outlook: Outlook) -> bool:
+    """A quick look, at each role alone: what is free now, with what others leave."""
+    cluster, told = cycle.scene.cluster, cycle.asked(unit)
+    return not told.exact or all(
+        outlook.most_later(cluster, shape, told.level, ()) >= wish.count
+        for wish, shape in zip(told.wishes, told.shapes, strict=True)
+    )
 
 
 def _claim(cycle: Cycle, ask: Ask, over: frozenset[str], *, entitled: bool) -> Claim:

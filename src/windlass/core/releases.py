@@ -183,6 +183,8 @@ class Ledger:
         self._placed = self._evicted = 0
         self._nominated: set[str] = set()
         self._lanes: list[tuple[_Lane, _Lane]] = []
+        self._lasting: tuple[int, tuple[_Lane, _Lane], Times] | None = None
+        """Of the snapshot's own, after so many were stopped, and when they give back."""
         self._ports: list[tuple[float, int, int]] = []
         self.times: Times = np.zeros(0)
         """When room comes back, ascending."""
@@ -252,14 +254,12 @@ class Ledger:
     def _sort(self, now: float) -> None:
         if self._own is None:
             return
-        skipped = [self._base.rows(key) for key in sorted(self._stopped)]
-        base = (
-            _Lane(self._base.members, now, [row for rows, _ in skipped for row in rows]),
-            _Lane(self._base.devices, now, [row for _, rows in skipped for row in rows]),
-        )
+        base, times = self._of_base(now)
         own = (_Lane(self._own.members, now, []), _Lane(self._own.devices, now, []))
         self._lanes = [base, own]
-        self.times = _merged(base[0].times, own[0].times)
+        self.times = _distinct(
+            np.insert(times, np.searchsorted(times, own[0].times), own[0].times)
+        )
         self._ports = [
             (float(_effective(np.array([end]), now)[0]), port, node)
             for releases, stopped in ((self._base, self._stopped), (self._own, set[str]()))
@@ -267,6 +267,15 @@ class Ledger:
             if key not in stopped
             for end, port, node in entries
         ]
+
+    def _of_base(self, now: float) -> tuple[tuple[_Lane, _Lane], Times]:
+        """What runs, but for those who were stopped: long, and seldom another."""
+        if self._lasting is None or self._lasting[0] != len(self._stopped):
+            skipped = [self._base.rows(key) for key in sorted(self._stopped)]
+            members = _Lane(self._base.members, now, [row for rows, _ in skipped for row in rows])
+            devices = _Lane(self._base.devices, now, [row for _, rows in skipped for row in rows])
+            self._lasting = (len(self._stopped), (members, devices), _distinct(members.times))
+        return self._lasting[1:]
 
 
 class _Lane:
@@ -296,8 +305,5 @@ def _effective(ends: Times, now: float) -> Times:
     return np.where(np.isneginf(ends), now, np.where(ends < now, 2 * now - ends, ends))
 
 
-def _merged(one: Times, other: Times) -> Times:
-    both = np.concatenate([one, other]) if len(other) else one
-    if len(other):
-        both = np.sort(both, kind="stable")
-    return both[np.diff(both, prepend=-np.inf) > 0] if len(both) else both
+def _distinct(ascending: Times) -> Times:
+    return ascending[np.diff(ascending, prepend=-np.inf) > 0]

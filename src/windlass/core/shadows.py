@@ -192,8 +192,9 @@ def sit_again(cluster: Cluster, unit: Unit, seats: Sequence[Seat]) -> list[Seat]
 def move_in_shadows(others: Iterable[Held], promise: Held, sign: int) -> None:
     """A promise comes (-1) or goes (+1): those that start while it runs see it."""
     for held in others:
-        if promise.start <= held.start < promise.end:
-            for node in held.by_node.keys() & promise.by_node.keys():
+        shared = held.by_node.keys() & promise.by_node.keys()
+        if shared and promise.start <= held.start < promise.end:
+            for node in shared:
                 _move(held.shadow, promise.unit, promise.on(node), sign)
             held.settle()
 
@@ -202,10 +203,12 @@ def follow(held: Held, other: Held, before: Sequence[Seat]) -> None:
     """Another promise got other devices of its nodes: the shadow of this one sees it there."""
     if other.seats is before or not other.start <= held.start < other.end:
         return
-    for node in held.by_node.keys() & other.by_node.keys():
+    shared = held.by_node.keys() & other.by_node.keys()
+    for node in shared:
         _move(held.shadow, other.unit, [before[at] for at in other.by_node[node]], +1)
         _move(held.shadow, other.unit, other.on(node), -1)
-    held.settle()
+    if shared:
+        held.settle()
 
 
 # --- one node
