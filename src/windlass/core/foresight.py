@@ -179,7 +179,8 @@ class Foresight:
         found[asks & fits] = _UNKNOWN
         if cycle.policy.reclaim:
             found[seen.asks & self._ranks.may_be_inside(cycle)] = _UNKNOWN
-        return found.tolist()
+        told: list[int] = found.tolist()
+        return told
 
     def _best_domains(self, cluster: Cluster, shape: Ints, level: str) -> Ints:
         """Of these shapes, how many members fit in the best domain of a level."""
@@ -407,9 +408,7 @@ class _Ground:
 class _Devices:
     """By node and device: what is free of it, and whether shares of it can be had."""
 
-    def __init__(
-        self, compute: Ints, memory: Ints, shared: Mask, full: tuple[Ints, Ints]
-    ) -> None:
+    def __init__(self, compute: Ints, memory: Ints, shared: Mask, full: tuple[Ints, Ints]) -> None:
         self.compute, self.memory, self.shared = compute.copy(), memory.copy(), shared.copy()
         self._full = full
 
@@ -425,7 +424,8 @@ class _Devices:
         at, (compute, memory) = np.unique(at), self._full
         whole = self.compute.reshape(-1)[at] == compute.reshape(-1)[at]
         whole &= self.memory.reshape(-1)[at] == memory.reshape(-1)[at]
-        return at[whole]
+        again: Ints = at[whole]
+        return again
 
 
 # --- the arrays

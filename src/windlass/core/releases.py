@@ -257,9 +257,7 @@ class Ledger:
         base, times = self._of_base(now)
         own = (_Lane(self._own.members, now, []), _Lane(self._own.devices, now, []))
         self._lanes = [base, own]
-        self.times = _distinct(
-            np.insert(times, np.searchsorted(times, own[0].times), own[0].times)
-        )
+        self.times = _distinct(np.insert(times, np.searchsorted(times, own[0].times), own[0].times))
         self._ports = [
             (float(_effective(np.array([end]), now)[0]), port, node)
             for releases, stopped in ((self._base, self._stopped), (self._own, set[str]()))
