@@ -136,7 +136,7 @@ class Foresight:
     def _looked(self, cycle: Cycle) -> list[int]:
         """By row, what is told of it by now."""
         seen = self._seen
-        if seen is None or self._missed >= max(_OUT_OF_DATE, len(self._row) // 100):
+        if seen is None or self._missed >= max(_OUT_OF_DATE, len(self._row) // 50):
             seen, self._told = self._look(cycle), []
         if not self._told:
             self._told = self._judged(cycle, seen)

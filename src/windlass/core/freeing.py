@@ -9,7 +9,7 @@ who is left in the set could be spared. It changes nothing but its own copies.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+
+_FEW = 64
+"""Who is looked at first, of those who may go."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -160,21 +163,25 @@ def has_hope(cycle: Cycle, unit: Unit, cluster: Cluster) -> bool:
     return True
 
 
-def plan(trial: Trial, allowed: Mask, models: tuple[str, ...]) -> Plan | None:
-    """The better of two minimal sets: by work lost, and by work lost per device. The caller made
-    sure that the gainer fits when all who are allowed go."""
+def plan(
+    trial_of: Callable[[Pool], Trial], pool: Pool, allowed: Mask, models: tuple[str, ...]
+) -> Plan | None:
+    """The better of two minimal sets: by work lost, and by work lost per device; None if not even
+    all who are allowed to go would do."""
     best: Plan | None = None
-    for rank in _orders(trial.pool, allowed):
-        found = _plan_in_order(trial, rank, allowed, models)
-        if found is not None and (best is None or found.price < best.price):
+    for sequence in _orders(pool, allowed):
+        found = _first_enough(trial_of, pool, sequence, allowed, models)
+        if found is None:
+            return best
+        if best is None or found.price < best.price:
             best = found
-        if best is not None and best.gone.sum() <= 1:
+        if best.gone.sum() <= 1:
             break  # without it all that cost less do not suffice: nothing is cheaper
     return best
 
 
 def _orders(pool: Pool, allowed: Mask) -> Iterator[Ints]:
-    """Ranks of the pieces; lower priority goes first, so that no victim outranks who is spared.
+    """The pieces in sequence; lower priority goes first, so that no victim outranks who is spared.
     The first order is that of prices."""
     at = np.arange(len(pool))
     cost = pool.lost * pool.size
@@ -187,9 +194,35 @@ def _orders(pool: Pool, allowed: Mask) -> Iterator[Ints]:
         sequence = np.lexsort(each)
         if sequence.tobytes() not in seen:
             seen.append(sequence.tobytes())
-            rank = np.empty_like(sequence)
-            rank[sequence] = at
-            yield rank
+            yield sequence
+
+
+def _first_enough(
+    trial_of: Callable[[Pool], Trial],
+    pool: Pool,
+    sequence: Ints,
+    allowed: Mask,
+    models: tuple[str, ...],
+) -> Plan | None:
+    """Thousands may go for who takes back its guarantee, and few have to: the first few are looked
+    at, then many more, as long as those are not enough."""
+    most, count = int(allowed.sum()), _FEW
+    while True:
+        first = np.zeros(len(pool), np.bool_)
+        first[sequence[: min(count, most)]] = True
+        first = _whole_units(pool, first)
+        chosen = np.flatnonzero(first)
+        trial = trial_of(pool if first.all() else pool.only(chosen))
+        if trial.suffices(allowed[chosen]):
+            rank = np.empty(len(pool), np.int64)
+            rank[sequence[first[sequence]]] = np.arange(len(chosen))
+            found = _plan_in_order(trial, rank[chosen], allowed[chosen], models)
+            if found is not None:
+                first[chosen] = found.gone
+                return dataclasses.replace(found, gone=first)
+        if count >= most:
+            return None
+        count *= 8
 
 
 def _plan_in_order(trial: Trial, rank: Ints, allowed: Mask, models: tuple[str, ...]) -> Plan | None:

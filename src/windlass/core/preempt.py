@@ -36,7 +36,7 @@ from windlass.core.place import Failure, sit_down
 from windlass.core.queues import Shortage, Sums, Tree
 from windlass.core.roster import Columns, Piece
 from windlass.core.shadows import Held
-from windlass.core.victims import Claim, Hope, Pool, Standing
+from windlass.core.victims import Claim, Hope, Part, Pool, Standing
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Ask, Cycle
@@ -80,6 +80,8 @@ class Desk:
     hopes: dict[object, Cluster] = dataclasses.field(default_factory=dict)
     """Per standing of a claim: the cluster once without everybody who might go for it. In one
     decision room only shrinks, so who does not fit there need not look any further."""
+    borrowed: dict[object, tuple[object, Part | None]] = dataclasses.field(default_factory=dict)
+    """What `victims` found out about who holds borrowed room, and after which changes."""
     members: dict[int, tuple[int, list[tuple[set[str], int]]]] = dataclasses.field(
         default_factory=dict
     )
@@ -91,6 +93,7 @@ class Desk:
         """Room came back: what did not fit may fit now."""
         self.refused, self.standings, self.hopes = {}, {}, {}
         self.columns, self.members, self.starting, self.seen = {}, {}, {}, 0
+        self.borrowed = {}
 
 
 def within_queue(cycle: Cycle, ask: Ask, shortage: Shortage) -> bool:
@@ -296,19 +299,22 @@ def _find_room(cycle: Cycle, ask: Ask, over: frozenset[str], *, entitled: bool) 
         return False
     outlook = cycle.departures.outlook()
     base = outlook.worst if outlook is not None else cycle.scene.cluster
-    trial = Trial(cycle, claim, pool, base, quota=bool(over) or not claim.inside)
-    if entitled and key not in cycle.desk.hopes:
-        cycle.desk.hopes[key] = freeing.without(cycle, base, pool)
+    quota = bool(over) or not claim.inside
+
+    def trial_of(part: Pool) -> Trial:
+        return Trial(cycle, claim, part, base, quota=quota)
+
     allowed = pool.protected <= cycle.now
-    if not trial.suffices(allowed):
-        cycle.desk.why = _why_protected(trial) or NOT_ENOUGH
-        return False
-    plan = freeing.plan(trial, allowed, models.in_turn(unit))
-    if plan is None:
-        cycle.desk.why = NOT_ENOUGH
-        return False
-    _commit(cycle, unit, pool, plan)
-    return True
+    plan = freeing.plan(trial_of, pool, allowed, models.in_turn(unit))
+    if plan is not None:
+        _commit(cycle, unit, pool, plan)
+        return True
+    trial = trial_of(pool)
+    protected = "" if trial.suffices(allowed) else _why_protected(trial)
+    cycle.desk.why = protected or NOT_ENOUGH
+    if entitled:
+        cycle.desk.hopes[key] = freeing.without(cycle, base, pool)
+    return False
 
 
 def _count_on_others(cycle: Cycle, claim: Claim) -> bool:
@@ -321,7 +327,7 @@ def _count_on_others(cycle: Cycle, claim: Claim) -> bool:
     if not trial.fits(none):
         return False
     trial.claim = dataclasses.replace(claim, tree=cycle.departures.tree_without())
-    plan = freeing.plan(trial, none, models.in_turn(claim.unit)) if trial.suffices(none) else None
+    plan = freeing.plan(lambda _: trial, nobody, none, models.in_turn(claim.unit))
     if plan is not None:
         _commit(cycle, claim.unit, nobody, plan)
     return plan is not None

@@ -79,6 +79,27 @@ class Pool:
     def __len__(self) -> int:
         return len(self.pieces)
 
+    def only(self, chosen: Ints) -> Pool:
+        """Some of them, ascending."""
+        number = np.full(len(self) + 1, -1, np.int64)
+        number[chosen] = np.arange(len(chosen))
+        ends = {
+            name: np.searchsorted(chosen, (part.start, part.stop)) for name, part in self.queues
+        }
+        return Pool(
+            [self.pieces[i] for i in chosen.tolist()],
+            number[self.least[chosen]],
+            self.kind[chosen],
+            self.priority[chosen],
+            self.started[chosen],
+            self.lost[chosen],
+            self.protected[chosen],
+            self.size[chosen],
+            self.flat.only(chosen),
+            [(name, slice(*end.tolist())) for name, end in ends.items() if end[0] < end[1]],
+            {resource: held[chosen] for resource, held in self.held.items()},
+        )
+
     def held_by(self, gone: Mask) -> Iterator[tuple[str, int, Sums]]:
         """Of some of them, by queue: how many they are and what they hold."""
         for name, part in self.queues:
@@ -199,26 +220,18 @@ def withdrawable(cycle: Cycle) -> Iterator[str]:
 
 def pool(cycle: Cycle, claim: Claim) -> Pool:
     """Everybody who may be stopped for the claim."""
-    found: list[_Found] = []
+    found: list[Part] = []
     own = columns_of(cycle, claim.unit.queue)
     mask = _outranked(cycle, claim.unit, own) & _evictable(claim, claim.unit.queue, own)
     if mask.any():
         kinds = (
             np.where(own.surplus, SURPLUS, OUTRANKED) if claim.inside else np.zeros_like(own.size)
         )
-        found.append(_Found(claim.unit.queue, own, np.flatnonzero(mask), kinds))
+        found.append(_part(cycle, claim.unit.queue, own, np.flatnonzero(mask), kinds))
     borrowers = _Borrowers(cycle, claim, _without(claim, own, mask))
-    for name in sorted(claim.tree.queues) if claim.scarce & claim.tree.guaranteed else ():
-        if name == claim.unit.queue:
-            continue
-        columns = columns_of(cycle, name)
-        mask, partly = borrowers.of(name, columns)
-        mask = mask & _evictable(claim, name, columns)
-        if mask.any():
-            kinds = np.where(partly, STRADDLING, BORROWED)
-            kinds[columns.surplus & ~partly] = SURPLUS
-            found.append(_Found(name, columns, np.flatnonzero(mask), kinds))
-    return _joined(cycle, claim, found)
+    others = claim.tree.queues.keys() - {claim.unit.queue}
+    borrowed = (borrowers.of(name) for name in sorted(others))
+    return _joined(cycle, claim, [*found, *(part for part in borrowed if part is not None)])
 
 
 def nobody(cycle: Cycle, claim: Claim) -> Pool:
@@ -332,19 +345,43 @@ class _Borrowers:
         self._scarce = sorted(claim.scarce & claim.tree.guaranteed)
         self._known: dict[str, dict[str, tuple[Mask, Mask]]] = {}
 
-    def of(self, name: str, columns: Columns) -> tuple[Mask, Mask]:
-        """(borrowed, of these partly inside): what the claim may take back from one queue."""
+    def of(self, name: str) -> Part | None:
+        """What the claim may take back from one queue. Who holds what is borrowed is the same for
+        everybody who asks, until somebody there starts or goes."""
         claim, tree = self._claim, self._claim.tree
-        nothing = np.zeros(len(columns.pieces), np.bool_)
         if not (self._cycle.policy.reclaim and self._scarce):
-            return nothing, nothing
+            return None
         _, theirs = tree.parting(claim.unit.queue, name)
         top = theirs[-1] if theirs else name
         if not tree.borrows(top, self._scarce) or not may_take_back(claim, self._hoped, name):
-            return nothing, nothing
+            return None
+        known, key = self._cycle.desk.borrowed, (name, top, bool(theirs), *self._scarce)
+        at = self._changes(top)
+        if key not in known or known[key][0] != at:
+            known[key] = (at, self._borrowed(name, top, whole_branch=bool(theirs)))
+        return known[key][1]
+
+    def _changes(self, top: str) -> tuple[int, ...]:
+        """Of a branch: how many started there, and how many were told to go."""
+        claim = self._claim
+        gone = sum(len(piece.seats) for piece in claim.departed.get(top, ()))
+        found: tuple[int, ...] = (len(claim.starting.get(top, ())), gone)
+        for child in claim.tree.children.get(top, ()):
+            found += self._changes(child)
+        return found
+
+    def _borrowed(self, name: str, top: str, *, whole_branch: bool) -> Part | None:
         if top not in self._known:
-            self._known[top] = self._below(top, whole_branch=bool(theirs))
-        return self._known[top].get(name, (nothing, nothing))
+            self._known[top] = self._below(top, whole_branch=whole_branch)
+        if name not in self._known[top]:
+            return None
+        (mask, partly), columns = self._known[top][name], columns_of(self._cycle, name)
+        mask = mask & _evictable(self._claim, name, columns)
+        if not mask.any():
+            return None
+        kinds = np.where(partly, STRADDLING, BORROWED)
+        kinds[columns.surplus & ~partly] = SURPLUS
+        return _part(self._cycle, name, columns, np.flatnonzero(mask), kinds)
 
     def _below(self, name: str, *, whole_branch: bool = True) -> dict[str, tuple[Mask, Mask]]:
         """For every queue of a branch, what is borrowed at each level up to its top."""
@@ -428,46 +465,63 @@ def _with_all_surplus(columns: Columns, mask: Mask, told: Mask) -> Mask:
     return mask
 
 
-class _Found(NamedTuple):
-    """Pieces of one queue that may go, and which kind of victims they are."""
+class Part(NamedTuple):
+    """Those of one queue that may go, as in `Pool`; `least` is the number among them."""
 
     queue: str
-    columns: Columns
-    rows: Ints
-    kinds: Ints
+    pieces: list[Piece]
+    least: Ints
+    kind: Ints
+    priority: Ints
+    started: Floats
+    lost: Floats
+    protected: Floats
+    size: Ints
+    flat: Flat
+    held: dict[str, Ints]
 
 
-def _joined(cycle: Cycle, claim: Claim, found: Sequence[_Found]) -> Pool:
-    pieces: list[Piece] = []
-    least: list[Ints] = []
-    queues: list[tuple[str, slice]] = []
-    for queue, columns, rows, _ in found:
-        number = np.full(len(columns.pieces), -1, np.int64)
-        number[rows] = len(pieces) + np.arange(len(rows))
-        least.append(number[columns.least[rows]])
-        queues.append((queue, slice(len(pieces), len(pieces) + len(rows))))
-        pieces += columns.pieces[rows].tolist()
+def _part(cycle: Cycle, queue: str, columns: Columns, rows: Ints, kinds: Ints) -> Part:
+    number = np.full(len(columns.pieces), -1, np.int64)
+    number[rows] = np.arange(len(rows))
+    return Part(
+        queue,
+        columns.pieces[rows].tolist(),
+        number[columns.least[rows]],
+        kinds[rows],
+        columns.priority[rows],
+        columns.started[rows],
+        np.maximum(0.0, cycle.now - columns.since[rows]),
+        columns.protected[rows],
+        columns.size[rows],
+        columns.flat.only(rows),
+        {resource: columns.held_of(resource)[rows] for resource in cycle.tree.ruled},
+    )
+
+
+def _joined(cycle: Cycle, claim: Claim, parts: Sequence[Part]) -> Pool:
+    sizes = [len(part.pieces) for part in parts]
+    ends = np.cumsum([0, *sizes]).tolist()
+    least = [
+        np.where(part.least < 0, -1, part.least + begin)
+        for part, begin in zip(parts, ends, strict=False)
+    ]
 
     def column(name: str) -> npt.NDArray[Any]:
-        return _concatenated([getattr(each.columns, name)[each.rows] for each in found])
+        return _concatenated([getattr(part, name) for part in parts])
 
-    flats = [each.columns.flat.only(each.rows) for each in found]
-    resources = len(cycle.scene.cluster.resources)
     return Pool(
-        pieces,
+        [piece for part in parts for piece in part.pieces],
         _concatenated(least),
-        _concatenated([each.kinds[each.rows] for each in found]),
+        column("kind"),
         column("priority"),
         column("started"),
-        np.maximum(0.0, cycle.now - column("since")),
+        column("lost"),
         column("protected"),
         column("size"),
-        roster.join(flats, [len(each.rows) for each in found], resources),
-        queues,
-        {
-            resource: _concatenated([each.columns.held_of(resource)[each.rows] for each in found])
-            for resource in claim.tree.ruled
-        },
+        roster.join([part.flat for part in parts], sizes, len(cycle.scene.cluster.resources)),
+        [(part.queue, slice(ends[i], ends[i + 1])) for i, part in enumerate(parts)],
+        {r: _concatenated([part.held[r] for part in parts]) for r in claim.tree.ruled},
     )
 
 
