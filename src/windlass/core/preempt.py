@@ -292,11 +292,14 @@ def _find_room(cycle: Cycle, ask: Ask, over: frozenset[str], *, entitled: bool) 
     if hope is not None and not freeing.has_hope(cycle, unit, hope):
         cycle.desk.why = NOT_ENOUGH
         return False
-    pool = victims.pool(cycle, claim)
-    if (len(pool) or claim.inside) and _count_on_others(cycle, claim):
+    anyway = claim.inside or victims.has_outranked(cycle, claim)
+    if anyway and _count_on_others(cycle, claim):
         return True
+    pool = victims.pool(cycle, claim)
     if not len(pool):
         return False
+    if not anyway and _count_on_others(cycle, claim):
+        return True
     outlook = cycle.departures.outlook()
     base = outlook.worst if outlook is not None else cycle.scene.cluster
     quota = bool(over) or not claim.inside

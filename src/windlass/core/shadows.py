@@ -115,8 +115,8 @@ def ceilings(scene: Scene, beside: tuple[Held, ...], wishes: Sequence[Wish]) -> 
 
 def _ceiling(cluster: Cluster, beside: Sequence[Held], shape: Shape) -> Ints:
     limit, others = np.full(len(cluster), _MANY), cluster.kept_shapes()
-    for held in beside:
-        limit[held.nodes] = np.minimum(limit[held.nodes], held.room_beside(shape, others))
+    room = np.concatenate([held.room_beside(shape, others) for held in beside])
+    np.minimum.at(limit, np.concatenate([held.nodes for held in beside]), room)
     return limit
 
 

@@ -12,7 +12,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-from windlass.core import amounts, facts_check, order, place
+from windlass.core import amounts, asked, facts_check, order, place
 from windlass.core.cluster import Cluster
 from windlass.core.crowd import Crowd
 from windlass.core.facts import Facts, Node, Nomination, Queue, Quota, Reservation, Running, Unit
@@ -299,6 +299,7 @@ class Snapshot:
         line = self._lines.setdefault(unit.queue, [])
         bisect.insort(line, self._ranked(unit), key=lambda e: e[0])
         self._count_kind(unit, line, 1)
+        self.cluster.asked[unit.key] = asked.tell(self.cluster, unit)
 
     def _count_kind(self, unit: Unit, line: list[Ranked], sign: int) -> None:
         known = self._kinds.get(unit.queue)

@@ -218,6 +218,14 @@ def withdrawable(cycle: Cycle) -> Iterator[str]:
             yield key
 
 
+def has_outranked(cycle: Cycle, claim: Claim) -> bool:
+    """Whether there is anybody to stop in its own queue."""
+    own = columns_of(cycle, claim.unit.queue)
+    return bool(
+        (_outranked(cycle, claim.unit, own) & _evictable(claim, claim.unit.queue, own)).any()
+    )
+
+
 def pool(cycle: Cycle, claim: Claim) -> Pool:
     """Everybody who may be stopped for the claim."""
     found: list[Part] = []
