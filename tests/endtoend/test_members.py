@@ -210,9 +210,8 @@ def test_a_start_without_one_of_its_members_ends_in_time_and_names_it(
             (lost,) = (pod for pod in pods if pod.spec.node_name == silent.name)
             index = (lost.metadata.labels or {})[run.LABEL_INDEX]
             if controllers == "away":
-                cluster.platform.controllers.stop()
-                until(lambda: any(map(has_given_up, client.list("pod", labels=mine))), "it gave up")
-                cluster.platform.controllers.start()
+                with cluster.platform.without_controllers():
+                    until(lambda: any(map(has_given_up, client.list("pod", labels=mine))), "late")
             until(lambda: handle.refresh().status.reason == "Timeout", "it is given up")
         finally:
             silent.resume()
