@@ -190,6 +190,26 @@ def test_members_on_two_nodes_find_each_other(engine: Embedded, client: windlass
     assert len({member.node for member in room.members["worker"]}) == 2
 
 
+def test_programs_that_want_names_have_them(engine: Embedded, client: windlass.Client) -> None:
+    """What a name server would answer: a headless Service with a name for each member."""
+    only_with_images(engine)
+    handle = client.run(["sleep", "1000"], workers=2, grace="1s", **SMALL)
+    until(lambda: handle.refresh().status.phase == "Running", "it runs")
+    chosen = f"kubernetes.io/service-name={handle.name}"
+    slices = f"/apis/discovery.k8s.io/v1/namespaces/default/endpointslices?labelSelector={chosen}"
+
+    def names() -> dict[str, str]:
+        found = (each for some in engine.get(slices)["items"] for each in some["endpoints"] or ())
+        return {each.get("hostname", ""): each["addresses"][0] for each in found}
+
+    until(lambda: len(names()) == 2, "both have names")
+    pods = client.list("pod", labels=f"windlass.dev/run={handle.name}")
+    own = {f"worker-{(pod.metadata.labels or {})[run.LABEL_INDEX]}": pod for pod in pods}
+    assert names() == {name: pod.status.pod_ip for name, pod in own.items()}
+    handle.stop()
+    handle.wait(60)
+
+
 @pytest.mark.parametrize("controllers", ["there", "away"])
 def test_a_start_without_one_of_its_members_ends_in_time_and_names_it(
     engine: Embedded, client: windlass.Client, controllers: str

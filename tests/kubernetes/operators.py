@@ -12,6 +12,7 @@ from tests.harness import rest
 from tests.kubernetes.foreignpods import PATIENCE, Json, World, pod
 
 KUBEFLOW, JOBSET, SPARK = "kubeflow.org", "jobset.x-k8s.io", "sparkoperator.k8s.io"
+COSCHEDULING, COSCHEDULED = "scheduling.x-k8s.io", "scheduling.sigs.k8s.io"
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 _ANY = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 _APPROVED = {"api-approved.kubernetes.io": "https://github.com/kubeflow/spark-operator/pull/1298"}
@@ -46,6 +47,7 @@ DEFINITIONS = [
     definition(KUBEFLOW, "v1", "TFJob"),
     definition(KUBEFLOW, "v2beta1", "MPIJob"),
     definition(SPARK, "v1beta2", "SparkApplication"),
+    definition(COSCHEDULING, "v1alpha1", "PodGroup"),
 ]
 
 
@@ -90,7 +92,7 @@ class Made:
         return [each["spec"]["nodeName"] for each in self.pods() if each["spec"].get("nodeName")]
 
     def remove(self) -> None:
-        for path in (self.path, *(f"{JOBS}/{job}" for job in self._jobs())):
+        for path in filter(None, (self.path, *(f"{JOBS}/{job}" for job in self._jobs()))):
             self.world.rest.delete(path, {"propagationPolicy": "Background"})
 
     def _jobs(self) -> list[str]:
@@ -294,4 +296,29 @@ def spark(world: World, notes: Json, dynamic: Json | None = None, **labels: str)
     return Made(world, path, name, chosen, executors[:-1], executors[-1])
 
 
-OWNERS = [pytorch, tensorflow, mpi, jobset, spark]
+# --- coscheduling, of Kubernetes' scheduler plug-ins --------------------------------------------
+
+
+def labelled(world: World, notes: Json, **labels: str) -> Made:
+    """Pods that say it all by labels, as in its first years."""
+    group = {f"pod-group.{COSCHEDULED}/name": "old", f"pod-group.{COSCHEDULED}/min-available": "3"}
+    wanted = template(notes, {**labels, **group})
+    pods = [_bare(wanted, f"old-{number}") for number in range(3)]
+    return Made(world, "", "old", f"pod-group.{COSCHEDULED}/name=old", pods[:-1], pods[-1])
+
+
+def grouped(world: World, notes: Json, **labels: str) -> Made:
+    """Pods that name their PodGroup."""
+    spec = {"minMember": 3, "scheduleTimeoutSeconds": 10}
+    path, _ = owned(world, f"{COSCHEDULING}/v1alpha1", "PodGroup", "new", spec)
+    wanted = template(notes, {**labels, f"{COSCHEDULING}/pod-group": "new"})
+    pods = [_bare(wanted, f"new-{number}") for number in range(3)]
+    return Made(world, path, "new", f"{COSCHEDULING}/pod-group=new", pods[:-1], pods[-1])
+
+
+def _bare(template: Json, name: str) -> Json:
+    metadata = {**template["metadata"], "name": name}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+
+
+OWNERS = [pytorch, tensorflow, mpi, jobset, spark, labelled, grouped]

@@ -16,6 +16,7 @@ from tests.harness import elder
 from tests.harness.control_plane import ControlPlane
 from tests.harness.rest import eventually
 from tests.kubernetes.conftest import Cli
+from windlass.cli import exits
 from windlass.install import applying, certificates, names, options, render
 from windlass.kinds import times
 
@@ -237,6 +238,25 @@ def test_upgrading_what_is_not_there_says_so(kubernetes_binaries: Path) -> None:
         done = Cli(bare.kubeconfig).fails("upgrade", "--json")
         assert done.code == 3
         assert "not installed" in json.loads(done.err)["error"]["message"]
+
+
+def test_an_installation_that_does_not_come_up_says_which_part_and_what_its_pods_complain_of(
+    plane: ControlPlane, cli: Cli
+) -> None:
+    installed(cli)
+    pods = eventually("pods", lambda: plane.rest.get(f"{SYSTEM}/pods").json["items"])
+    for pod in pods:
+        # As a kubelet that cannot have the image; nothing runs pods here.
+        waits = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+        told = {"name": "main", "image": "x", "imageID": "", "ready": False, "restartCount": 0}
+        status = {"containerStatuses": [{**told, "state": waits}]}
+        path = f"{SYSTEM}/pods/{pod['metadata']['name']}/status"
+        assert plane.rest.merge(path, {"status": status}).status == 200
+    done = cli.fails("install", "--timeout", "2s")
+    assert done.code == exits.TIMED_OUT
+    assert "0 of " in done.err
+    assert "ImagePullBackOff: no such image" in done.err
+    assert "repeat the command" in done.err
 
 
 @pytest.mark.parametrize(("command", "part"), [("install", "kinds"), ("upgrade", "settings")])
