@@ -247,7 +247,8 @@ def test_a_start_without_one_of_its_members_ends_in_time_and_names_it(
 def has_given_up(pod: kubernetes.Pod) -> bool:
     listed = pod.status.init_container_statuses or ()
     ends = [each.state.terminated for each in listed if each.state and each.state.terminated]
-    return any('"reason": "Timeout"' in (end.message or "") for end in ends)
+    told = any('"reason": "Timeout"' in (end.message or "") for end in ends)
+    return told and pod.status.phase == "Failed"  # kubelet tells of the container first
 
 
 def test_an_image_without_a_shell_gets_all_that_members_are_told(
