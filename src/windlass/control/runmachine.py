@@ -148,7 +148,11 @@ def _hindered(view: View) -> tuple[str | None, float | None]:
 def _awaited(view: View) -> str:
     """What members that prepare themselves wait for: others have an address when their node has
     taken them, and all of them are waited for."""
-    without = [key for key, pod in sorted(view.present.items()) if not pod.status.pod_ip]
+    without = [
+        member
+        for member, pod in sorted(view.present.items())
+        if not pod.status.pod_ip and not members.preparing_since(pod)
+    ]
     if view.setting.engine.images and without:
         role, index = without[0]
         return f"{role} {index} has no address yet"
