@@ -123,6 +123,11 @@ def test_a_node_that_lost_devices_gets_no_more_than_are_left_and_a_gang_is_handl
     first = gpu_gang("first", 2, 2)
     world.submit(*first)
     assert {world.is_bound("first-0"), world.is_bound("first-1")} == {"n1"}
+    for name in ("first-0", "first-1"):
+        # A node that has fewer already would refuse it.
+        rest.eventually(
+            "it runs", lambda name=name: world.get(name)["status"]["phase"] == "Running", PATIENCE
+        )
     change(world, "n1", nvidia_com__gpu="3", cpu="8", memory="32Gi", pods="110")
     world.submit(gpus("one", 1), *gpu_gang("second", 2, 1))
     assert not gone(world, "first-0"), "it is whole: nobody has a reason to end it"
