@@ -15,7 +15,7 @@ from tests.endtoend.engines import Embedded, only_with_images, said
 from tests.endtoend.meeting import MEETING
 from tests.frameworks import cache
 from tests.harness import images
-from windlass.kinds import run
+from windlass.kinds import kubernetes, run
 from windlass.kinds.meta import ObjectMeta
 
 SMALL: dict[str, Any] = {"cpus": "100m", "memory": "64Mi"}
@@ -188,6 +188,67 @@ def test_members_on_two_nodes_find_each_other(engine: Embedded, client: windlass
         room = handle.refresh().status.assignment
     assert room is not None
     assert len({member.node for member in room.members["worker"]}) == 2
+
+
+def test_programs_that_want_names_have_them(engine: Embedded, client: windlass.Client) -> None:
+    """What a name server would answer: a headless Service with a name for each member."""
+    only_with_images(engine)
+    handle = client.run(["sleep", "1000"], workers=2, grace="1s", **SMALL)
+    until(lambda: handle.refresh().status.phase == "Running", "it runs")
+    chosen = f"kubernetes.io/service-name={handle.name}"
+    slices = f"/apis/discovery.k8s.io/v1/namespaces/default/endpointslices?labelSelector={chosen}"
+
+    def names() -> dict[str, str]:
+        found = (each for some in engine.get(slices)["items"] for each in some["endpoints"] or ())
+        return {each.get("hostname", ""): each["addresses"][0] for each in found}
+
+    until(lambda: len(names()) == 2, "both have names")
+    pods = client.list("pod", labels=f"windlass.dev/run={handle.name}")
+    own = {f"worker-{(pod.metadata.labels or {})[run.LABEL_INDEX]}": pod for pod in pods}
+    assert names() == {name: pod.status.pod_ip for name, pod in own.items()}
+    handle.stop()
+    handle.wait(60)
+
+
+@pytest.mark.parametrize("controllers", ["there", "away"])
+def test_a_start_without_one_of_its_members_ends_in_time_and_names_it(
+    engine: Embedded, client: windlass.Client, controllers: str
+) -> None:
+    """Who is there waits at the address book: as long as the controllers let it, and no longer
+    than the start may take if they do not come."""
+    cluster = only_with_images(engine)
+    silent = cluster.platform.cluster.nodes[1]
+    with cluster.both_nodes():
+        silent.pause()
+        try:
+            handle = client.run(
+                ["true"], workers=2, start_timeout="8s", retries=0, cpus="1100m", memory="64Mi"
+            )
+            mine = f"windlass.dev/run={handle.name}"
+            until(lambda: len(client.list("pod", labels=mine)) == 2, "its pods are made")
+            pods = client.list("pod", labels=mine)
+            (lost,) = (pod for pod in pods if pod.spec.node_name == silent.name)
+            index = (lost.metadata.labels or {})[run.LABEL_INDEX]
+            if controllers == "away":
+                with cluster.platform.without_controllers():
+                    until(lambda: any(map(has_given_up, client.list("pod", labels=mine))), "late")
+            until(lambda: handle.refresh().status.reason == "Timeout", "it is given up")
+        finally:
+            silent.resume()
+        status = handle.wait(90).status
+    assert (status.phase, status.reason) == ("Failed", "Timeout"), status.message
+    told = {
+        "there": f"did not start within spec.duration.start (8s): worker {index} has no address",
+        "away": f"after 8 s these members had no address: worker {index}",
+    }
+    assert told[controllers] in status.message
+
+
+def has_given_up(pod: kubernetes.Pod) -> bool:
+    listed = pod.status.init_container_statuses or ()
+    ends = [each.state.terminated for each in listed if each.state and each.state.terminated]
+    told = any('"reason": "Timeout"' in (end.message or "") for end in ends)
+    return told and pod.status.phase == "Failed"  # kubelet tells of the container first
 
 
 def test_an_image_without_a_shell_gets_all_that_members_are_told(

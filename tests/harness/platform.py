@@ -8,8 +8,10 @@ What an installation writes into the cluster is written here by hand: the engine
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +116,15 @@ class Platform(Stoppable):
         self.server.kill() if hard else self.server.stop()
         self.server.start()
         self.server.wait_ready(self._serves)
+
+    @contextlib.contextmanager
+    def without_controllers(self) -> Iterator[None]:
+        """They have given their lease back, and come again afterwards."""
+        self.controllers.stop()
+        try:
+            yield
+        finally:
+            self.controllers.start()
 
     def stop(self) -> None:
         for process in (self.controllers, self.scheduler, *self.servers):

@@ -109,19 +109,19 @@ class World:
             rest.eventually(f"{name} is bound", lambda: self.node_of(name, namespace), PATIENCE)
         )
 
-    def why(self, name: str, reason: str, namespace: str = "default") -> str:
-        """Waits until the pod is told a reason; the message."""
+    def why(self, name: str, reason: str, namespace: str = "default", words: str = "") -> str:
+        """Waits until the pod is told a reason, in these words if given; the message."""
 
         def told() -> str:
             for each in self.get(name, namespace).get("status", {}).get("conditions") or ():
                 if each["type"] == "PodScheduled" and each["status"] == "False":
                     assert each["reason"] == "Unschedulable", each
-                    if each["message"].startswith(f"{reason}:"):
+                    if each["message"].startswith(f"{reason}:") and words in each["message"]:
                         return str(each["message"])
             return ""
 
         try:
-            return str(rest.eventually(f"{name} is told {reason}", told, PATIENCE))
+            return str(rest.eventually(f"{name} is told {reason} {words}", told, PATIENCE))
         except AssertionError as never:
             raise AssertionError(f"{never}: {self.get(name, namespace)['status']}") from None
 

@@ -215,6 +215,8 @@ def test_whole_devices_are_extended_resources_and_shares_need_somebody_who_grant
     case.waits("one-more", "WaitingForCapacity", "gpu")
     case.submit("part", role={"devices": [{"kind": "gpu", "share": "1/4"}]})
     case.waits("part", "Impossible", "no node says who grants shares of gpu")
+    case.submit("size", role={"devices": [{"kind": "gpu", "memory": "8Gi"}]})
+    case.waits("size", "Impossible", "no node says who grants")
     case.rest.merge(f"{case.runs}/both", {"spec": {"stop": True}})
     case.reaches("one-more", "Succeeded")
 
@@ -230,6 +232,9 @@ def test_shares_are_granted_where_a_node_says_who_does_and_the_pod_says_which(ca
         (granted,) = pod["metadata"]["annotations"]["windlass.dev/devices"].split(",")
         assert granted == "nvidia.com/gpu/0:250"
         assert "nvidia.com/gpu" not in pod["spec"]["containers"][0]["resources"]["limits"]
+    apart = {"devices": [{"kind": "gpu", "share": "1/4", "isolation": "hard"}]}
+    case.submit("apart", role=apart)
+    case.waits("apart", "Impossible", "apart from each other as strictly as hard")
     case.submit("two-more", 2, role=quarter)
     case.waits("two-more", "WaitingForCapacity", "gpu")
     case.submit("whole", role={"devices": [{"kind": "gpu"}]})

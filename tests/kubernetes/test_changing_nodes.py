@@ -4,7 +4,7 @@ runs is not harmed by us, a gang is handled as a whole, and whoever waits is tol
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -123,6 +123,11 @@ def test_a_node_that_lost_devices_gets_no_more_than_are_left_and_a_gang_is_handl
     first = gpu_gang("first", 2, 2)
     world.submit(*first)
     assert {world.is_bound("first-0"), world.is_bound("first-1")} == {"n1"}
+    for name in ("first-0", "first-1"):
+        # A node that has fewer already would refuse it.
+        rest.eventually(
+            "it runs", lambda name=name: world.get(name)["status"]["phase"] == "Running", PATIENCE
+        )
     change(world, "n1", nvidia_com__gpu="3", cpu="8", memory="32Gi", pods="110")
     world.submit(gpus("one", 1), *gpu_gang("second", 2, 1))
     assert not gone(world, "first-0"), "it is whole: nobody has a reason to end it"
@@ -187,6 +192,63 @@ def test_a_node_that_vanishes_takes_its_pods_along_and_the_gang_is_completed_els
         "/apis/batch/v1/namespaces/default/jobs/pair", {"propagationPolicy": "Background"}
     )
     rest.eventually("its pods are gone", lambda: not places(), PATIENCE)
+
+
+def cpus_on(world: World) -> dict[str, int]:
+    """Of all nodes that are there, what pods of one look hold."""
+    there = {each["metadata"]["name"] for each in world.rest.get("/api/v1/nodes").json["items"]}
+    held: dict[str, int] = {}
+    for each in world.rest.get(world.pods()).json["items"]:
+        where = each["spec"].get("nodeName", "")
+        if where in there:
+            asked = each["spec"]["containers"][0]["resources"]["requests"]["cpu"]
+            held[where] = held.get(where, 0) + int(asked)
+    return held
+
+
+def test_a_gang_whose_node_vanishes_comes_before_who_waits_for_the_room_or_gives_way_as_a_whole(
+    world: World,
+) -> None:
+    short = {"windlass.dev/gang-timeout": "5s"}
+    pods = gang("g", 2, requests={"cpu": "4"}, annotations=short, terminationGracePeriodSeconds=0)
+
+    def vanishes(name: str) -> None:
+        """Its pods are collected, and made again by whoever made them."""
+        (lost,) = (each for each in pods if world.node_of(each["metadata"]["name"]) == name)
+        assert world.rest.delete(f"/api/v1/nodes/{name}").status == 200
+        world.remove(lost["metadata"]["name"])
+        world.submit(lost)
+
+    def comes(what: str, condition: Callable[[], bool]) -> None:
+        def seen() -> bool:
+            held = cpus_on(world)
+            assert all(count <= 4 for count in held.values()), held
+            return condition()
+
+        rest.eventually(what, seen, PATIENCE)
+
+    def places() -> list[str]:
+        return sorted(world.node_of(name) for name in bound(world, "g-0", "g-1"))
+
+    world.add_nodes(node("n1", cpu="4"), node("n2", cpu="4"))
+    world.submit(*pods)
+    comes("the gang is there", lambda: places() == ["n1", "n2"])
+    world.submit(pod("rival", requests={"cpu": "4"}, terminationGracePeriodSeconds=0))
+    world.why("rival", "WaitingForCapacity")
+    vanishes("n2")
+    world.add_nodes(node("n3", cpu="4"))
+    comes("the gang is completed first", lambda: places() == ["n1", "n3"])
+    assert world.node_of("rival") == ""
+    vanishes("n3")
+    comes("what was left of it gives way", lambda: world.node_of("rival") == "n1")
+    assert places() == []
+    world.submit(*(each for each in pods if gone(world, each["metadata"]["name"])))
+    assert "cpu" in world.why("g-0", "Impossible")
+    world.add_nodes(node("n4", cpu="4"))
+    world.why("g-1", "WaitingForCapacity")
+    assert places() == [], "one node would be half of it"
+    world.remove("rival")
+    comes("it is whole again", lambda: places() == ["n1", "n4"])
 
 
 # --- Runs -----------------------------------------------------------------------------------------

@@ -59,6 +59,13 @@ def writes(world: World) -> collections.Counter[str]:
     return found
 
 
+def rehearsals(world: World) -> int:
+    """Pods that the API server was asked about without making them."""
+    lines = (world.plane.directory / "audit.log").read_text().splitlines()
+    asked = (json.loads(line) for line in lines if "dryRun=" in line)
+    return sum((event.get("objectRef") or {}).get("resource") == "pods" for event in asked)
+
+
 def test_a_plain_run_costs_at_most_four_writes_of_its_object_and_one_create_per_pod(
     world: World,
 ) -> None:
@@ -86,9 +93,32 @@ def test_a_plain_run_costs_at_most_four_writes_of_its_object_and_one_create_per_
             assert world.rest.merge(path, {"status": {"phase": state}}).status == 200
         rest.eventually(f"it is {reached}", lambda wanted=reached: phase(wanted), PATIENCE)
     cost = writes(world) - before
+    assert cost["create pods/binding"] == 0, "pods of Runs are created where they belong"
     assert cost["patch runs/status"] <= 4, cost
     assert cost["patch runs"] + cost["update runs"] == 0, cost
     assert cost["create pods"] == 3, cost
+
+
+def test_each_role_of_a_shape_is_rehearsed_once(world: World) -> None:
+    def submit(name: str) -> None:
+        small = {"cpu": "100m", "memory": "16Mi"}
+        roles = [
+            {"name": role, "replicas": 2, "command": ["sleep", "7"], "resources": small}
+            for role in ("ps", "worker")
+        ]
+        world.make(RUNS, {
+            "apiVersion": "windlass.dev/v1alpha1", "kind": "Run", "metadata": {"name": name},
+            "spec": {"roles": roles},
+        })  # fmt: skip
+        chosen = f"windlass.dev/run={name}"
+        made = lambda: world.rest.get(world.pods(), labelSelector=chosen).json["items"]  # noqa: E731
+        rest.eventually("its pods exist", lambda: len(made()) == 4, PATIENCE)
+
+    before = rehearsals(world)
+    submit("new")
+    assert rehearsals(world) - before == 2
+    submit("known")
+    assert rehearsals(world) - before == 2
 
 
 def test_a_pod_of_a_gang_costs_one_binding_and_all_of_them_one_event(world: World) -> None:

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.harness import elder
 from tests.harness.control_plane import ControlPlane
 from tests.harness.rest import eventually
 from tests.kubernetes.conftest import Cli
+from windlass.cli import exits
 from windlass.install import applying, certificates, names, options, render
 from windlass.kinds import times
 
@@ -238,6 +240,25 @@ def test_upgrading_what_is_not_there_says_so(kubernetes_binaries: Path) -> None:
         assert "not installed" in json.loads(done.err)["error"]["message"]
 
 
+def test_an_installation_that_does_not_come_up_says_which_part_and_what_its_pods_complain_of(
+    plane: ControlPlane, cli: Cli
+) -> None:
+    installed(cli)
+    pods = eventually("pods", lambda: plane.rest.get(f"{SYSTEM}/pods").json["items"])
+    for pod in pods:
+        # As a kubelet that cannot have the image; nothing runs pods here.
+        waits = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+        told = {"name": "main", "image": "x", "imageID": "", "ready": False, "restartCount": 0}
+        status = {"containerStatuses": [{**told, "state": waits}]}
+        path = f"{SYSTEM}/pods/{pod['metadata']['name']}/status"
+        assert plane.rest.merge(path, {"status": status}).status == 200
+    done = cli.fails("install", "--timeout", "2s")
+    assert done.code == exits.TIMED_OUT
+    assert "0 of " in done.err
+    assert "ImagePullBackOff: no such image" in done.err
+    assert "repeat the command" in done.err
+
+
 @pytest.mark.parametrize(("command", "part"), [("install", "kinds"), ("upgrade", "settings")])
 def test_what_ctrl_c_interrupted_the_same_command_finishes(
     plane: ControlPlane, cli: Cli, command: str, part: str
@@ -270,20 +291,42 @@ def test_the_doctor_says_what_is_not_there_and_what_would_help(kubernetes_binari
             "version": "ok", "clock": "ok", "permissions": "ok", "parts": "missing",
             "devices": "ok", "admission": "ok",
         }  # fmt: skip
+        _refuse_pods(bare)
+        eventually("pods would be refused", lambda: diagnosis(cli)["admission"]["state"] != "ok")
+        assert "no pods here today" in diagnosis(cli)["admission"]["found"]
         installed(cli)
         node = {"metadata": {"name": "n1", "labels": {"nvidia.com/gpu.present": "true"}}}
         assert bare.rest.post("/api/v1/nodes", node).status == 201
-        _refuse_pods(bare)
-        eventually("pods are refused", lambda: diagnosis(cli)["admission"]["state"] == "missing")
         found = diagnosis(cli)
+        assert found["admission"]["state"] == "missing"
+        assert "windlass-scheduler: " in found["admission"]["found"]
         assert "no pods here today" in found["admission"]["found"]
         assert "n1" in found["devices"]["found"]
         assert "device plug-in" in found["devices"]["remedy"]
         assert "Deployment/windlass-scheduler: 0 of 2 ready" in found["parts"]["found"]
         assert found["certificate"]["state"] == "ok"
         lesser = diagnosis(Cli(bare.token_kubeconfig("alice")))
-        assert lesser["permissions"]["state"] == "limited"
+        unseen = {"permissions", "parts", "certificate", "devices", "admission"}
+        assert {name for name, check in lesser.items() if check["state"] == "limited"} == unseen
+        assert {name for name, check in lesser.items() if check["state"] == "ok"} == {
+            "version", "clock",
+        }, "what she may not see is not called well"  # fmt: skip
         assert "Ask a cluster administrator" in lesser["permissions"]["remedy"]
+
+
+def test_the_doctor_and_install_know_clusters_that_are_too_old(plane: ControlPlane) -> None:
+    with elder.of_version(plane, 1, 35) as lacking:
+        found = diagnosis(Cli(lacking.kubeconfig))["version"]
+        assert (found["state"], found["found"]) == ("limited", "v1.35.9")
+        assert "stay without a user" in found["meaning"]
+    with elder.of_version(plane, 1, 33) as old:
+        cli = Cli(old.kubeconfig)
+        found = diagnosis(cli)["version"]
+        assert (found["state"], found["found"]) == ("missing", "v1.33.9")
+        assert "1.34" in found["meaning"]
+        old.writes.clear()
+        assert "needs 1.34 or newer" in cli.fails("install", "--no-wait").err
+        assert old.writes == [], "nothing was changed"
 
 
 def _refuse_pods(plane: ControlPlane) -> None:

@@ -7,6 +7,7 @@ says no size is asked for by `control.gangsizes`. Pure.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 from windlass.kinds import duration, kubernetes, meta
 
@@ -22,6 +23,9 @@ _POD_GROUPS = {
 }
 """Label that names a PodGroup -> the PodGroup's apiVersion."""
 _JOBSET, _JOBSET_UID = "jobset.sigs.k8s.io/jobset-name", "jobset.sigs.k8s.io/jobset-uid"
+_JOBSET_PART = "jobset.sigs.k8s.io/replicatedjob-name"
+_OPERATOR, _MPI_OPERATOR = "training.kubeflow.org/operator-name", "mpi-operator"
+_TRAINED = "training.kubeflow.org/job-name"
 _SPARK_NAME, _SPARK_ROLE = "sparkoperator.k8s.io/app-name", "spark-role"
 _MOST = 100_000
 
@@ -47,6 +51,26 @@ class Gang:
     source: Source | None = None
     timeout: float = USUAL_TIMEOUT
     """Seconds that it may be there in part."""
+    part: str = ""
+    """Which of its source's parts the pod belongs to; these may start one after the other."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Size:
+    """What a source says."""
+
+    pods: int
+    """That must start together; 1: they need not."""
+    parts: Mapping[str, int] | None = None
+    """Where parts start one after the other, each is a gang of its own: how many pods it has."""
+
+
+def sized(gang: Gang, told: Size) -> Gang:
+    """A gang whose source has answered."""
+    if told.parts is None:
+        return dataclasses.replace(gang, size=told.pods)
+    size = told.parts.get(gang.part, 1)
+    return dataclasses.replace(gang, key=f"{gang.key}/{gang.part}", size=size)
 
 
 def of(pod: kubernetes.Pod) -> Gang | None:
@@ -65,7 +89,8 @@ def of(pod: kubernetes.Pod) -> Gang | None:
     source = _source(pod, labels, owner)
     if source is None:
         return None
-    return Gang(_key(pod, source.uid or f"{source.kind}/{source.name}"), None, source, timeout)
+    key = _key(pod, source.uid or f"{source.kind}/{source.name}")
+    return Gang(key, None, source, timeout, labels.get(_JOBSET_PART, ""))
 
 
 def controller(pod: kubernetes.Pod) -> meta.OwnerReference | None:
@@ -87,6 +112,9 @@ def _source(
     if labels.get(_SPARK_NAME) and labels.get(_SPARK_ROLE) == "executor":
         version, kind = "sparkoperator.k8s.io/v1beta2", "SparkApplication"
         return Source(version, kind, pod.namespace, labels[_SPARK_NAME])
+    if labels.get(_TRAINED) and labels.get(_OPERATOR) == _MPI_OPERATOR:
+        # By name: the launcher is the pod of a Job, and knows no more of its MPIJob.
+        return Source("kubeflow.org/v2beta1", "MPIJob", pod.namespace, labels[_TRAINED])
     if owner is None:
         return None
     group = owner.api_version.partition("/")[0]

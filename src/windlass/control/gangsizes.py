@@ -1,14 +1,15 @@
 """How many pods a gang has whose pods do not say so: its Job, JobSet, PodGroup is asked.
 
-One read for each gang, and again after a while as long as there is no answer; until then its pods
-wait with words. What is no gang after all (a Job whose pods run in waves) has the size 1.
+One read for each gang, one more when a pod of it has gone (its owner may have become smaller), and
+again after a while as long as there is no answer; until then its pods wait with words. What is no
+gang after all (a Job whose pods run in waves) has the size 1.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from windlass.control import gangs
 from windlass.control.runs import all_of
@@ -17,36 +18,44 @@ from windlass.store import client, errors
 
 log = logging.getLogger(__name__)
 
+_DYNAMIC = "spark.dynamicAllocation.enabled"
 ASK_AGAIN = 30.0
 """Seconds until who did not answer is asked again."""
-_KINDS = {(each.resource.group, each.resource.kind): each for each in gangkinds.ALL}
+_KINDS = {(each.resource.api_version, each.resource.kind): each for each in gangkinds.ALL}
 
 
 class Sizes:
     def __init__(self, store: client.Store, clock: Callable[[], float] = time.monotonic) -> None:
         self._store, self._clock = store, clock
-        self._asked: dict[gangs.Source, float] = {}
+        self._silent: dict[gangs.Source, float] = {}
+        """Who did not answer, and when."""
 
-    async def ask(self, wanted: Iterable[gangs.Source]) -> dict[gangs.Source, int]:
-        """What became known."""
-        now = self._clock()
-        self._asked = {each: at for each, at in self._asked.items() if at + ASK_AGAIN > now}
-        due = [each for each in wanted if each not in self._asked]
-        self._asked |= dict.fromkeys(due, now)
-        answers = await all_of(self._ask_one(each) for each in due)
-        return {source: size for source, size in zip(due, answers, strict=True) if size is not None}
+    async def ask(self, wanted: Sequence[gangs.Source]) -> dict[gangs.Source, gangs.Size]:
+        """What became known. Who is not wanted any more is forgotten: the next of that name may
+        be another."""
+        now, before = self._clock(), self._silent
+        recent = (each for each in wanted if before.get(each, now - ASK_AGAIN) + ASK_AGAIN > now)
+        self._silent = {each: before[each] for each in recent}
+        due = [each for each in wanted if each not in self._silent]
+        answers = dict(zip(due, await all_of(self._ask_one(each) for each in due), strict=True))
+        self._silent |= {source: now for source, size in answers.items() if size is None}
+        return {source: size for source, size in answers.items() if size is not None}
 
-    async def _ask_one(self, source: gangs.Source) -> int | None:
-        kind = _KINDS.get((source.api_version.partition("/")[0], source.kind))
+    async def _ask_one(self, source: gangs.Source) -> gangs.Size | None:
+        kind = _KINDS.get((source.api_version, source.kind))
         if kind is None:
-            return 1
+            return gangs.Size(1)
         try:
             found = await self._store.get(kind, source.name, source.namespace)
         except errors.ApiError as error:
             what = f"{source.kind} {source.namespace}/{source.name}"
             log.info("%s does not say how many pods it has: %s", what, error.message)
             return None
-        return size_of(found)
+        return told_by(found)
+
+
+def told_by(found: gangkinds.Sized) -> gangs.Size:
+    return gangs.Size(size_of(found), _in_order(found))
 
 
 def size_of(found: gangkinds.Sized) -> int:
@@ -61,12 +70,26 @@ def size_of(found: gangkinds.Sized) -> int:
         return sum(_pods_of(each) for each in spec.get("replicatedJobs") or ())
     if isinstance(found, gangkinds.SparkApplication):
         grows = (spec.get("dynamicAllocation") or {}).get("enabled")
+        grows = grows or (spec.get("sparkConf") or {}).get(_DYNAMIC) == "true"
         return 1 if grows else _whole((spec.get("executor") or {}).get("instances"), 1)
     policy = (spec.get("runPolicy") or {}).get("schedulingPolicy") or {}
     if policy.get("minAvailable"):
         return _whole(policy["minAvailable"], 1)
     groups = (each for name, each in spec.items() if name.endswith("ReplicaSpecs"))
-    return sum(_whole(role.get("replicas"), 1) for each in groups for role in each.values())
+    roles = {name: role for each in groups for name, role in each.items()}
+    if spec.get("launcherCreationPolicy") == "WaitForWorkersReady":
+        roles.pop("Launcher", None)
+    return sum(_whole(role.get("replicas"), 1) for role in roles.values())
+
+
+def _in_order(found: gangkinds.Sized) -> dict[str, int] | None:
+    """Pods of each part, where later parts are made only when earlier ones run or have ended."""
+    listed = found.spec.get("replicatedJobs") or ()
+    policy = found.spec.get("startupPolicy") or {}
+    ordered = policy.get("startupPolicyOrder") == "InOrder"
+    if not ordered and not any(each.get("dependsOn") for each in listed):
+        return None
+    return {each["name"]: _pods_of(each) for each in listed}
 
 
 def _pods_of(replicated: gangkinds.Spec) -> int:

@@ -6,6 +6,7 @@ the snapshot.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Mapping
 
@@ -26,6 +27,8 @@ class Gathering:
     seats: podunits.Seats = dataclasses.field(default_factory=dict)
     since: float | None = None
     """Since when it is there in part."""
+    doubted: bool = False
+    """A pod of it has gone: lost, or its owner wants fewer since."""
 
 
 class PodBook:
@@ -33,8 +36,11 @@ class PodBook:
         self.pods: dict[str, kubernetes.Pod] = {}
         self.changed: set[str] = set()
         """Uids of pods that the picture has not looked at since they changed."""
-        self.sizes: dict[gangs.Source, int] = {}
-        """How many pods gangs have whose pods do not say so."""
+        self.sizes: dict[gangs.Source, gangs.Size] = {}
+        """How many pods gangs have whose pods do not say so; kept while a pod refers to it."""
+        self._sources: dict[str, gangs.Source] = {}
+        """Uid of a pod -> who says how many it belongs to."""
+        self._referring: collections.Counter[gangs.Source] = collections.Counter()
         self.volumes, self._attachments = known, attachments
         self._reader = podunits.Reader(known, attachments)
         self._reader.users = self._users
@@ -183,22 +189,25 @@ class PodBook:
 
     def unsized(self) -> list[gangs.Source]:
         """Who must be asked how many pods a gang has."""
-        found = (each.gang for each in self._gangs.values() if each.gang.size is None)
+        known = self._gangs.values()
+        found = (each.gang for each in known if each.gang.size is None or each.doubted)
         return list(dict.fromkeys(gang.source for gang in found if gang.source is not None))
 
-    def learn(self, sizes: Mapping[gangs.Source, int]) -> None:
+    def learn(self, sizes: Mapping[gangs.Source, gangs.Size]) -> None:
         """How many pods gangs have."""
         self.sizes |= sizes
         for gathering in self._gangs.values():
             if gathering.gang.source in sizes:
+                gathering.doubted = False
                 self.changed |= gathering.pods
 
     def gather(self, uid: str) -> set[str]:
         """Keeps who belongs to which gang; the gangs that a change of a pod touches."""
         pod, before = self.pods.get(uid), self._gang_of.pop(uid, "")
         gang = gangs.of(pod) if pod is not None and foreign.is_ours(pod) else None
+        self._refer(uid, None if gang is None else gang.source)
         if gang is not None and gang.source is not None and gang.source in self.sizes:
-            gang = dataclasses.replace(gang, size=self.sizes[gang.source])
+            gang = gangs.sized(gang, self.sizes[gang.source])
         after = ""
         if gang is not None and (gang.size is None or gang.size > 1):
             after = f"{podunits.GANG}{gang.key}"
@@ -208,7 +217,20 @@ class PodBook:
             gathering.pods.add(uid)
         if before and before != after:
             self._gangs[before].pods.discard(uid)
+            self._gangs[before].doubted = True
         return {key for key in (before, after) if key}
+
+    def _refer(self, uid: str, source: gangs.Source | None) -> None:
+        """What a source said is forgotten with the last pod that refers to it."""
+        before = self._sources.pop(uid, None)
+        if source is not None:
+            self._sources[uid] = source
+            self._referring[source] += 1
+        if before is not None:
+            self._referring[before] -= 1
+            if not self._referring[before]:
+                del self._referring[before]
+                self.sizes.pop(before, None)
 
     def read(self, uid: str, homes: Mapping[str, str]) -> Fact | None:
         """What a pod that is no member of a Run is by itself: somebody who waits, or room that is
@@ -229,8 +251,6 @@ class PodBook:
         listed = [self.pods[uid] for uid in sorted(gathering.pods)]
         if not listed:
             del self._gangs[key]
-            if gathering.gang.source is not None:
-                self.sizes.pop(gathering.gang.source, None)
             return None
         mine = [pod for pod in listed if not pod.spec.node_name or _names_devices(pod)]
         queue_name = podunits.queue_of(min(listed, key=lambda pod: pod.name), homes)

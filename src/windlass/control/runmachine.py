@@ -120,7 +120,7 @@ def _starting(view: View) -> Plan:
     limit = view.owner.spec.duration and view.owner.spec.duration.start
     late = _until(view, limit or None, "did not start within spec.duration.start")
     if late.move is not None:
-        return late
+        return dataclasses.replace(late, move=_with_hindrance(view, late.move))
     told, again = _hindered(view)
     if told is not None:
         return Plan(note={"message": told})
@@ -137,12 +137,34 @@ def _hindered(view: View) -> tuple[str | None, float | None]:
             words = f"{_NOT_YET}{role} {index}: {hindrance}"
             break
         if since and (again := _PREPARING_AFTER - view.seconds_since(since)) <= 0:
-            words, again = f"{_NOT_YET}its environment and code are being made", None
+            words, again = f"{_NOT_YET}{_awaited(view)}", None
     if words:
         return (words if words != status.message else None), again
     if status.message.startswith(_NOT_YET) and status.history:
         return status.history[-1].message, again
     return None, again
+
+
+def _awaited(view: View) -> str:
+    """What members that prepare themselves wait for: others have an address when their node has
+    taken them, and all of them are waited for."""
+    without = [
+        member
+        for member, pod in sorted(view.present.items())
+        if not pod.status.pod_ip and not members.preparing_since(pod)
+    ]
+    if view.setting.engine.images and without:
+        role, index = without[0]
+        return f"{role} {index} has no address yet"
+    return "its environment and code are being made"
+
+
+def _with_hindrance(view: View, move: Move) -> Move:
+    """A start that took too long, with what was known to keep it."""
+    told = view.owner.status.message
+    if not told.startswith(_NOT_YET):
+        return move
+    return dataclasses.replace(move, message=f"{move.message}: {told.removeprefix(_NOT_YET)}")
 
 
 def _running(view: View) -> Plan:

@@ -211,12 +211,13 @@ class Scheduler:
             self._wake_at = min(moments, default=None)
             most = WORDS_BESIDE if outcome.decision.placements else WORDS_PER_SECOND
         until = self._picture.held_back_until()
-        await self._size_gangs()
+        learned, unsized = await self._size_gangs()
         # 4. Gangs of pods that are there in part must not stay so.
         overdue = await self._binder.end_partial_gangs()
         # 5. Tell the others why they wait, a few at a time.
-        again = await self._tell(most)
-        times_to_come = (self._wake_at, overdue, again, until)
+        # Not before what was just learned is decided with: reasons are told once.
+        again = None if learned else await self._tell(most)
+        times_to_come = (self._wake_at, overdue, again, until, unsized)
         return min((at for at in times_to_come if at is not None), default=None)
 
     async def look(self, read: Callable[[state.Snapshot], T]) -> T | None:
@@ -225,13 +226,17 @@ class Scheduler:
             snapshot = self._picture.snapshot
             return None if snapshot is None else read(snapshot)
 
-    async def _size_gangs(self) -> None:
-        """Gangs whose pods do not say how many they are."""
+    async def _size_gangs(self) -> tuple[bool, float | None]:
+        """Gangs whose pods do not say how many they are. Whether something became known, and when
+        to ask those again who did not answer."""
         unsized = self._picture.book.unsized()
-        sizes = await self._sizes.ask(unsized) if unsized else {}
+        sizes = await self._sizes.ask(unsized)
         if sizes:
             self._picture.book.learn(sizes)
             self._changed.set()
+        silent = len(sizes) < len(unsized)
+        again = self._now().timestamp() + gangsizes.ASK_AGAIN if silent else None
+        return bool(sizes), again
 
     def _watch_limits(
         self,

@@ -266,14 +266,22 @@ def _too_little(cycle: Cycle, unit: Unit, wish: Wish, most: int) -> Verdict:
 
 
 def _nobody_grants(cluster: Cluster, request: DeviceRequest, allowed: Mask) -> str:
-    """Parts of devices need somebody on the node who grants them; "" if there is anybody."""
+    """Parts of devices need somebody on the node who grants them, kept apart as strictly as asked
+    for; "" if there is anybody."""
     if request.form == "whole":
         return ""
     nodes = (cluster.nodes[i] for i in np.flatnonzero(allowed))
     there = [device for node in nodes for device in node.devices if device.kind == request.kind]
-    if not there or any(request.form in device.forms for device in there):
-        return ""
     what = "partitions" if request.form == "partition" else "shares"
+    if not there or any(request.form in device.forms for device in there):
+        looser = dataclasses.replace(request, isolation="none")
+        may, could = (cluster.bank.eligible(each)[allowed].any() for each in (request, looser))
+        if may or not could:
+            return ""
+        return (
+            f"no node keeps {what} of {request.kind} apart from each other as strictly as "
+            f"{request.isolation}; ask for less isolation or for whole ones"
+        )
     return (
         f"no node says who grants {what} of {request.kind}: none offers {what} in "
         "windlass.dev/capabilities; ask for whole ones"

@@ -205,15 +205,24 @@ async def _devices(store: KubernetesStore) -> Finding:
 
 async def _admission(store: KubernetesStore) -> Finding:
     """Whether the cluster's admission takes our pods: asked by a dry run of each."""
-    refused = []
+    refused, unasked = [], []
     for part in render.parts(Options(), render.UNMADE):
         for obj in part.objects:
             template = obj.get("spec", {}).get("template")
             if obj["kind"] not in ("Deployment", "StatefulSet", "DaemonSet") or not template:
                 continue
-            told = await _try_pod(store, obj, template)
+            try:
+                told = await _try_pod(store, obj, template)
+            except errors.Forbidden as refusal:
+                unasked.append(refusal.message)
+                continue
             if told:
                 refused.append(f"{obj['metadata']['name']}: {told}")
+    if unasked and not refused:
+        return Finding(
+            "admission", "limited", "you may not create pods where ours run", unasked[0],
+            "Have a cluster administrator run windlass doctor.",
+        )  # fmt: skip
     if not refused:
         return Finding("admission", "ok", "our pods are admitted")
     return Finding(
@@ -223,23 +232,33 @@ async def _admission(store: KubernetesStore) -> Finding:
 
 
 async def _try_pod(store: KubernetesStore, obj: Object, template: Object) -> str:
-    namespace = obj["metadata"]["namespace"]
+    """Why it would be refused; "": it is not. Forbidden: the caller may not ask."""
     # A StatefulSet's controller adds a volume for each claim; to admission an empty one is as good.
     claims = [each["metadata"]["name"] for each in obj["spec"].get("volumeClaimTemplates") or ()]
     volumes = [{"name": name, "emptyDir": {}} for name in claims]
-    spec = template["spec"]
-    body = {
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"generateName": "windlass-doctor-", **template["metadata"]},
-        "spec": {**spec, "volumes": [*(spec.get("volumes") or ()), *volumes]},
-    }  # fmt: skip
+    spec = {**template["spec"], "volumes": [*(template["spec"].get("volumes") or ()), *volumes]}
+    metadata = {"generateName": "windlass-doctor-", **template["metadata"]}
+    namespace = obj["metadata"]["namespace"]
+    message = await _refusal(store, namespace, metadata, spec)
+    if f'namespaces "{namespace}" not found' in message:
+        # Before an installation rules for all namespaces are asked in one that is always there.
+        # What it says about Pod Security is not asked for: ours say themselves what they permit.
+        common = {
+            key: spec[key] for key in spec.keys() - {"serviceAccountName", "priorityClassName"}
+        }
+        message = await _refusal(store, "default", metadata, common)
+        return "" if "violates PodSecurity" in message else message
+    absent = "not found" in message or "no PriorityClass" in message
+    return "" if absent else message
+
+
+async def _refusal(store: KubernetesStore, namespace: str, metadata: Object, spec: Object) -> str:
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
     status, _, answer = await store.raw(
         "POST", f"/api/v1/namespaces/{namespace}/pods", body=json.dumps(body).encode(),
         query=[("dryRun", "All")],
     )  # fmt: skip
-    if status < 300:
-        return ""
-    message = str(json.loads(answer).get("message", ""))
-    # Before an installation its namespaces, accounts and classes are not there: no refusal.
-    absent = "not found" in message or "no PriorityClass" in message
-    return "" if absent or "cannot create resource" in message else message
+    message = "" if status < 300 else str(json.loads(answer).get("message", ""))
+    if "cannot create resource" in message:
+        raise errors.Forbidden(message)
+    return message

@@ -88,6 +88,12 @@ class MPIJob(Sized):
     resource: ClassVar = Resource("kubeflow.org", "v2beta1", "MPIJob", "mpijobs", True)
 
 
+class OldMPIJob(Sized):
+    """Of Kubeflow's training operator, before the MPI operator was apart from it."""
+
+    resource: ClassVar = Resource("kubeflow.org", "v1", "MPIJob", "mpijobs", True)
+
+
 class SparkApplication(Sized):
     """Of the Spark operator."""
 
@@ -98,5 +104,5 @@ class SparkApplication(Sized):
 
 ALL: tuple[type[Sized], ...] = (
     Job, JobSet, PodGroup, OldPodGroup, PyTorchJob, TFJob, XGBoostJob, PaddleJob, JAXJob, MPIJob,
-    SparkApplication,
+    OldMPIJob, SparkApplication,
 )  # fmt: skip

@@ -96,6 +96,19 @@ def test_executors_of_spark_are_one_thing_and_their_driver_is_none_of_it():
             8,
         ),
         (
+            gangkinds.MPIJob,
+            {"mpiReplicaSpecs": {"Launcher": {"replicas": 1}, "Worker": {"replicas": 4}}},
+            5,
+        ),
+        (
+            gangkinds.SparkApplication,
+            {
+                "executor": {"instances": 6},
+                "sparkConf": {"spark.dynamicAllocation.enabled": "true"},
+            },
+            1,
+        ),
+        (
             gangkinds.TFJob,
             {
                 "tfReplicaSpecs": {"Worker": {"replicas": 7}},
@@ -107,3 +120,51 @@ def test_executors_of_spark_are_one_thing_and_their_driver_is_none_of_it():
 )
 def test_owners_say_how_many(kind, spec, size):
     assert gangsizes.size_of(kind(spec=spec)) == size
+
+
+def test_a_launcher_and_its_workers_are_one_gang_whoever_owns_them():
+    """The MPI operator makes the launcher by a Job; the training operator made both itself."""
+    operator = {
+        "training.kubeflow.org/operator-name": "mpi-operator",
+        "training.kubeflow.org/job-name": "m",
+    }
+    version = "kubeflow.org/v2beta1"
+    mpi = meta.OwnerReference(
+        api_version=version, kind="MPIJob", name="m", uid="uid-m", controller=True
+    )
+    assert gangs.of(pod(operator, owner=JOB)) == gangs.of(pod(operator, owner=mpi))
+    assert gangs.of(pod(operator, owner=JOB)).source == gangs.Source(version, "MPIJob", "team", "m")
+    old = meta.OwnerReference(
+        api_version="kubeflow.org/v1", kind="MPIJob", name="m", uid="uid-m", controller=True
+    )
+    assert gangs.of(pod(owner=old)).source.api_version == gangkinds.OldMPIJob.resource.api_version
+
+
+PARTS = [
+    {"name": "data", "template": {"spec": {}}},
+    {"name": "node", "replicas": 2, "template": {"spec": {"parallelism": 4}}},
+]
+AFTER = [PARTS[0], PARTS[1] | {"dependsOn": [{"name": "data", "status": "Complete"}]}]
+
+
+@pytest.mark.parametrize(
+    ("spec", "sizes"),
+    [
+        ({"replicatedJobs": PARTS}, {"data": 9, "node": 9}),
+        ({"replicatedJobs": AFTER}, {"data": 1, "node": 8}),
+        (
+            {"replicatedJobs": PARTS, "startupPolicy": {"startupPolicyOrder": "InOrder"}},
+            {"data": 1, "node": 8},
+        ),
+    ],
+    ids=["at once", "after another", "in order"],
+)
+def test_jobs_that_start_one_after_the_other_do_not_wait_for_each_other(spec, sizes):
+    told = gangsizes.told_by(gangkinds.JobSet(spec=spec))
+    found = {}
+    for part in sizes:
+        told_of = {"jobset-name": "s", "jobset-uid": "uid-s", "replicatedjob-name": part}
+        labels = {f"jobset.sigs.k8s.io/{key}": value for key, value in told_of.items()}
+        found[part] = gangs.sized(gangs.of(pod(labels)), told)
+    assert {part: gang.size for part, gang in found.items()} == sizes
+    assert (found["data"].key == found["node"].key) == (sizes["data"] == sizes["node"])

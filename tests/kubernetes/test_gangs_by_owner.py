@@ -1,0 +1,213 @@
+"""Gangs that nobody named: pods of JobSets, of Kubeflow's jobs and of Spark, on a real control
+plane. How many belong together is learned from the owner; they start whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness import rest
+from tests.harness.control_plane import ControlPlane
+from tests.harness.plugin import CRDS
+from tests.kubernetes import operators
+from tests.kubernetes.foreignpods import PATIENCE, Json, World, node, pod
+from tests.kubernetes.foreignpods import world as world
+from windlass.control import views
+
+pytestmark = pytest.mark.kubernetes
+SHORT = {"windlass.dev/gang-timeout": "3s"}
+Owner = Callable[..., operators.Made]
+
+
+@pytest.fixture(scope="module")
+def running(kubernetes_binaries: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with ControlPlane.start(crds=CRDS) as plane:
+        world = World(plane, tmp_path_factory.mktemp("owners"))
+        definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        world.make(definitions, *operators.DEFINITIONS)
+        for each in operators.DEFINITIONS:
+            group, version = each["spec"]["group"], each["spec"]["versions"][0]["name"]
+            path = f"/apis/{group}/{version}/{each['spec']['names']['plural']}"
+            rest.eventually("it is served", lambda path=path: plane.rest.get(path).status == 200)
+        world.make("/api/v1/namespaces", {"metadata": {"name": views.NAMESPACE}})
+        process = world.start()
+        yield world
+        process.kill()
+
+
+@pytest.fixture
+def owners(world: World) -> Iterator[list[operators.Made]]:
+    """Whose pods are made again until they themselves are gone."""
+    made: list[operators.Made] = []
+    yield made
+    for each in made:
+        each.remove()
+    gone = lambda: not world.rest.get(operators.JOBS).json["items"]  # noqa: E731
+    rest.eventually("their Jobs are gone", gone, PATIENCE)
+
+
+def job(name: str, at_once: int, in_all: int) -> Json:
+    spec = operators.template(SHORT, restartPolicy="Never")
+    return {
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name},
+        "spec": {
+            "completionMode": "Indexed", "parallelism": at_once, "completions": in_all,
+            "template": spec,
+        },
+    }  # fmt: skip
+
+
+def evict(world: World, name: str) -> None:
+    """As whoever drains a node does it."""
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+    answer = world.rest.post(f"{world.pods()}/{name}/eviction", body)
+    assert answer.status == 201, answer.summary
+
+
+@pytest.mark.parametrize("owner", operators.OWNERS, ids=lambda each: each.__name__)
+def test_pods_of_an_owner_start_whole_or_not_at_all_and_go_together_if_one_stays_lost(
+    world: World, owners: list[operators.Made], owner: Owner
+) -> None:
+    world.add_nodes(node("n1", cpu="3"))
+    made = owner(world, SHORT)
+    owners.append(made)
+    if owner is not operators.spark:
+        world.submit(pod("first", requests={"cpu": "1"}))
+    # Who starts executors is none of them, and needs room before they exist.
+    world.is_bound("pi-driver" if owner is operators.spark else "first")
+    made.begin()
+    some = made.are(1 if owner is operators.jobset else 2)
+    world.why(some[-1], "WaitingForMembers", words=f"{len(some)} of the gang's 3 pods exist")
+    made.finish()
+    for name in made.are(3):
+        assert "needs 3 x 1 cpu; room for 2 now" in world.why(name, "WaitingForCapacity")
+    assert made.bound() == []
+    world.add_nodes(node("n2", cpu="1"))
+    rest.eventually("all are bound", lambda: len(made.bound()) == 3, PATIENCE)
+    (lost,) = (each for each in made.pods() if each["spec"]["nodeName"] == "n2")
+    world.submit(pod("theirs", requests={"cpu": "1"}, nodeName="n2", schedulerName="other"))
+    evict(world, lost["metadata"]["name"])
+    made.again(lost["metadata"]["name"])
+    rest.eventually("the others have gone, too", lambda: made.bound() == [], PATIENCE)
+
+
+@pytest.mark.parametrize("by", ["label", "namespace"])
+def test_the_queue_of_a_gang_is_named_by_a_label_or_is_that_of_its_namespace(
+    world: World, owners: list[operators.Made], by: str
+) -> None:
+    world.add_nodes(node("n1", cpu="8"))
+    home = {"namespaces": ["default"]} if by == "namespace" else {}
+    world.add_queue("narrow", limit={"cpu": "3"}, **home)
+    labels = {"windlass.dev/queue": "narrow"} if by == "label" else {}
+    world.submit(pod("before", {"labels": labels}, {"cpu": "1"}))
+    world.is_bound("before")
+    made = operators.pytorch(world, {}, **labels)
+    owners.append(made)
+    made.begin()
+    made.finish()
+    for name in made.are(3):
+        assert "narrow" in world.why(name, "WaitingForQuota")
+    assert made.bound() == []
+    world.remove("before")
+    rest.eventually("all are bound", lambda: made.bound() == ["n1"] * 3, PATIENCE)
+
+
+def test_jobs_of_a_set_that_start_one_after_the_other_are_gangs_of_their_own(
+    world: World, owners: list[operators.Made]
+) -> None:
+    world.add_nodes(node("n1", cpu="2"))
+    made = operators.jobset(world, {}, {"startupPolicy": {"startupPolicyOrder": "InOrder"}})
+    owners.append(made)
+    made.begin()
+    (driver,) = made.are(1)
+    world.is_bound(driver)  # the workers are not made before it runs
+    made.finish()
+    for name in set(made.are(3)) - {driver}:
+        world.why(name, "WaitingForCapacity", words="room for 1")
+    assert made.bound() == ["n1"]
+    world.add_nodes(node("n2", cpu="1"))
+    rest.eventually("all are bound", lambda: len(made.bound()) == 3, PATIENCE)
+
+
+def test_a_launcher_that_waits_for_its_workers_is_not_waited_for(
+    world: World, owners: list[operators.Made]
+) -> None:
+    world.add_nodes(node("n1", cpu="8"))
+    made = operators.mpi(world, {}, policy="WaitForWorkersReady")
+    owners.append(made)
+    made.begin()
+    rest.eventually("the workers are bound", lambda: len(made.bound()) == 2, PATIENCE)
+    made.finish()
+    rest.eventually("the launcher, too", lambda: len(made.bound()) == 3, PATIENCE)
+
+
+@pytest.mark.parametrize(
+    "said", [{"dynamicAllocation": {"enabled": True}},
+             {"sparkConf": {"spark.dynamicAllocation.enabled": "true"}}],
+    ids=["by the operator", "by Spark"],
+)  # fmt: skip
+def test_executors_that_come_and_go_are_no_gang(
+    world: World, owners: list[operators.Made], said: Json
+) -> None:
+    world.add_nodes(node("n1", cpu="2"))
+    made = operators.spark(world, SHORT, said)
+    owners.append(made)
+    world.is_bound("pi-driver")
+    made.begin()
+    made.finish()
+    rest.eventually("one has room", lambda: len(made.bound()) == 1, PATIENCE)
+    (waits, _) = [
+        each["metadata"]["name"] for each in made.pods() if "nodeName" not in each["spec"]
+    ]
+    world.why(waits, "WaitingForCapacity")
+
+
+def test_a_job_whose_pods_run_in_waves_is_no_gang_in_its_later_waves_either(
+    world: World, owners: list[operators.Made]
+) -> None:
+    waves = job("waves", 1, 3)
+    made = operators.Made(
+        world, f"{operators.JOBS}/waves", "waves", "job-name=waves", [waves], waves
+    )
+    owners.append(made)
+    made.begin()
+    for number in range(3):
+        rest.eventually("it is told why it waits", lambda: _words(made), PATIENCE)
+        assert "WaitingForMembers" not in _words(made)[0]
+        world.add_nodes(node(f"n{number}", cpu="1"))
+        (one,) = _waiting(made)
+        name = one["metadata"]["name"]
+        world.is_bound(name)
+        world.rest.merge(f"{world.pods()}/{name}/status", {"status": {"phase": "Succeeded"}})
+        world.rest.delete(f"/api/v1/nodes/n{number}")
+
+
+def _waiting(made: operators.Made) -> list[Json]:
+    ended = ("Succeeded", "Failed")
+    return [each for each in made.pods() if each["status"]["phase"] not in ended]
+
+
+def _words(made: operators.Made) -> list[str]:
+    return [
+        condition["message"]
+        for each in _waiting(made)
+        for condition in each["status"].get("conditions") or ()
+        if condition["type"] == "PodScheduled" and condition["status"] == "False"
+    ]
+
+
+def test_a_job_that_is_made_smaller_while_it_waits_starts_with_what_is_left(
+    world: World, owners: list[operators.Made]
+) -> None:
+    world.add_nodes(node("n1", cpu="2"))
+    shrinks = job("shrinks", 3, 3)
+    path = f"{operators.JOBS}/shrinks"
+    made = operators.Made(world, path, "shrinks", "job-name=shrinks", [shrinks], shrinks)
+    owners.append(made)
+    made.begin()
+    for name in made.are(3):
+        world.why(name, "Impossible")
+    assert world.rest.merge(path, {"spec": {"parallelism": 2, "completions": 2}}).status == 200
+    rest.eventually("both that are left are bound", lambda: made.bound() == ["n1", "n1"], PATIENCE)
