@@ -20,7 +20,6 @@ from windlass.core import order, preempt, screening, shadows, verdicts, victims
 from windlass.core.asked import Asked
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Unit, Verdict
-from windlass.core.gauge import MANY as MANY_MEMBERS
 from windlass.core.gauge import Gauge, Sums
 from windlass.core.place import Failure, Wish
 from windlass.core.queues import Tree
@@ -124,14 +123,16 @@ class Foresight:
             self._words[key] = found
         return found
 
-    def more(self, cycle: Cycle, told: Asked, shape: Shape, beside: tuple[Held, ...]) -> int:
-        """No more than so many members find room in addition, away from these promises, if all go
-        whom the unit may stop, or who were told to go anyway."""
+    def may_gain(
+        self, cycle: Cycle, told: Asked, shape: Shape, count: int, beside: tuple[Held, ...]
+    ) -> bool:
+        """Whether so many more members might find room, away from these promises, if all go whom
+        the unit may stop, or who were told to go anyway."""
         row, number = self._row.get(told.unit.key), self.gauge.number.get(shape.id)
         if row is None or number is None:
-            return MANY_MEMBERS
+            return True
         self._looked(cycle)
-        return self._ranks.more(cycle, self.gauge, row, number, beside)
+        return self._ranks.may_gain(cycle, self.gauge, (row, number), count, beside)
 
     def _looked(self, cycle: Cycle) -> list[int]:
         """By row, what is told of it by now."""
@@ -327,16 +328,25 @@ class _Ranks:
         worst, later = (gains[shape] for gains in self._gains_beside(cycle, shapes, ()))
         return np.asarray((own + worst >= missing) | (later >= missing))
 
-    def more(
-        self, cycle: Cycle, shapes: Gauge, row: int, shape: int, beside: tuple[Held, ...]
-    ) -> int:
-        """Of one row and shape: the most that this might leave in addition."""
+    def may_gain(
+        self,
+        cycle: Cycle,
+        shapes: Gauge,
+        row_and_shape: tuple[int, int],
+        count: int,
+        beside: tuple[Held, ...],
+    ) -> bool:
+        """Of one row and shape: whether this might leave so much in addition."""
+        row, shape = row_and_shape
         rank = int(self._group[row])
         if rank not in self._known and cycle.policy.preempt:
-            self._bring_up(cycle, shapes, {rank})
-        self.look_closer(shapes, {(rank, shape)})
+            self._bring_up(cycle, shapes, set(self._numbers.values()) - self._known)
         worst, later = self._gains_beside(cycle, shapes, beside)
-        return int(max(self._bounds[rank, shape] + worst[shape], later[shape]))
+        if later[shape] >= count:
+            return True
+        if self._bounds[rank, shape] + worst[shape] >= count:
+            self.look_closer(shapes, {(rank, shape)})
+        return bool(self._bounds[rank, shape] + worst[shape] >= count)
 
     def _gains_beside(
         self, cycle: Cycle, shapes: Gauge, beside: tuple[Held, ...]

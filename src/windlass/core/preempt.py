@@ -178,12 +178,13 @@ def in_vain(
     if not standing or not (cycle.snapshot.running or desk.late):
         return True, without_promises  # there is nobody
     desk.why = NOT_ENOUGH
-    shape, most = cycle.scene.cluster.shape_of(failure.role), cycle.foresight.more
-    if without_promises and failure.room + most(cycle, told, shape, ()) < failure.wanted:
+    shape, may_gain = cycle.scene.cluster.shape_of(failure.role), cycle.foresight.may_gain
+    missing = failure.wanted - failure.room
+    if without_promises and not may_gain(cycle, told, shape, missing, ()):
         return True, True
     if beside:
-        outside = cycle.room.outside(shape, beside)
-        if outside + most(cycle, told, shape, beside) < failure.wanted:
+        missing = failure.wanted - cycle.room.outside(shape, beside)
+        if not may_gain(cycle, told, shape, missing, beside):
             return True, False
     if without_promises and not _hope(cycle, unit, standing, failure, ()):
         return True, True

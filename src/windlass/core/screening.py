@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 
 Ints = npt.NDArray[np.int64]
 
-_MOST_PER_CHANGE = 128
-"""Members that a change of one node hardly ever takes the room of. Where there was so much more
-that it must be there still, nobody counts again: who is wrongly thought to have room is asked, and
-is told then."""
-
 
 class Room:
     """How many members of a shape fit at most, as of when it was last too little."""
@@ -77,9 +72,10 @@ class Room:
 
     def _most(self, shape: Shape, level: str, count: int) -> int:
         version, known = self._known.get((shape.id, level), (-1, 0))
-        since = self._cluster.version - version
-        if version >= 0 and (known < count or known - since * _MOST_PER_CHANGE >= count):
+        if version >= 0 and (known < count or version == self._cluster.version):
             return known
+        if not level and (surely := self._cluster.at_least(shape)) >= count:
+            return surely
         self._work.spend(len(self._cluster))
         most = self._best(level, self._cluster.caps(shape))
         self._known[shape.id, level] = (self._cluster.version, most)
