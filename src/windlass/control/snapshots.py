@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import decimal
 import fractions
+import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from windlass.control import engine as engines
@@ -417,19 +418,30 @@ def _devices(
             continue
         stem = kind if resource == ours else resource
         model = labels.get(f"{members.DEVICE_PREFIX}{kind}-model", "").lower()
-        found += [
-            facts.Device(f"{stem}/{number}", kind, model, forms=forms)
-            for number in range(min(count, MOST_DEVICES))
-        ]
-    return tuple(found)
+        found.append((stem, kind, model, min(count, MOST_DEVICES)))
+    return _made(tuple(found), forms)
+
+
+@functools.lru_cache(maxsize=1024)
+def _made(
+    counts: tuple[tuple[str, str, str, int], ...], forms: frozenset[facts.Form]
+) -> tuple[facts.Device, ...]:
+    """Of (stem of the names, kind, model, how many). Made once for all nodes that have the same:
+    there are a few kinds of nodes, and thousands of each."""
+    return tuple(
+        facts.Device(f"{stem}/{number}", kind, model, forms=forms)
+        for stem, kind, model, count in counts
+        for number in range(count)
+    )
 
 
 def _told(node: kubernetes.Node, key: str) -> str:
     """What an annotation, else a label says, without blanks."""
-    said = {**(node.metadata.labels or {}), **(node.metadata.annotations or {})}
-    return "".join(said.get(key, "").split())
+    told = (node.metadata.annotations or {}).get(key)
+    return "".join(((node.metadata.labels or {}).get(key, "") if told is None else told).split())
 
 
+@functools.lru_cache(maxsize=1024)
 def _price(text: str) -> int:
     """Billionths a second from a price per hour; 0, not known, where it is no such price."""
     try:
