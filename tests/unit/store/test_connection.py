@@ -172,7 +172,7 @@ async def test_a_stream_may_pause_for_as_long_as_it_likes() -> None:
     told.connection.data_received(b"HTTP/1.1 200 OK\r\n\r\n")
     await asking
     pieces = told.connection.pieces()
-    reading = asyncio.create_task(anext(pieces))
+    reading = asyncio.ensure_future(anext(pieces))
     for moment in (SILENCE, 10 * SILENCE):
         await told.clock.pass_to(moment)
     told.connection.data_received(b"late")
