@@ -115,13 +115,17 @@ class Reader:
         """Pods that differ in nothing but their labels are members of one role; it has the labels
         that all of them have."""
         found: dict[object, tuple[facts.Role, list[kubernetes.Pod]]] = {}
+        seen: dict[int, tuple[facts.Role, object]] = {}
+        """By the id of a role: pods of one template have the very same."""
         for pod in pods:
             role = self._role(pod)
-            bare = dataclasses.replace(role, labels=())
-            known = found.setdefault(_key(bare), (role, []))
-            shared = tuple(pair for pair in known[0].labels if pair in role.labels)
-            known[1].append(pod)
-            found[_key(bare)] = (dataclasses.replace(role, labels=shared), known[1])
+            if id(role) not in seen:
+                key = _key(dataclasses.replace(role, labels=()))
+                seen[id(role)] = role, key
+                known, listed = found.get(key, (role, []))
+                shared = tuple(pair for pair in known.labels if pair in role.labels)
+                found[key] = dataclasses.replace(known, labels=shared), listed
+            found[seen[id(role)][1]][1].append(pod)
         return list(found.values())
 
     def _role(self, pod: kubernetes.Pod) -> facts.Role:
