@@ -94,8 +94,9 @@ def _identity() -> str:
 def _settle_down() -> None:
     """What a term begins with lives as long as the term: the collector need not walk over it
     again and again. What has changed since is collected as ever, and what a term before left."""
-    gc.unfreeze()
-    gc.collect()
+    if gc.get_freeze_count():
+        gc.unfreeze()
+        gc.collect()
     gc.freeze()
 
 
