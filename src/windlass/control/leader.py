@@ -296,13 +296,23 @@ class Election:
         """Gives the lease up so that the next leader need not wait; if that fails, it waits."""
         try:
             async with asyncio.timeout(self._timing.retry):
-                lease = await self._store.get(kubernetes.Lease, self._name, self._namespace)
-                epoch = lease.spec.lease_transitions or 0
-                if self._is_ours(lease.spec, epoch):
-                    lease.spec.holder_identity = ""
-                    await self._store.replace(lease)
+                while not await self._gave_back():
+                    pass
         except _TROUBLE as error:
             log.debug("%s: could not give back %s: %s", self.identity, self._name, error)
+
+    async def _gave_back(self) -> bool:
+        """False: it changed meanwhile. A renewal that was given up with the term may still have
+        been on its way."""
+        lease = await self._store.get(kubernetes.Lease, self._name, self._namespace)
+        epoch = lease.spec.lease_transitions or 0
+        if self._is_ours(lease.spec, epoch):
+            lease.spec.holder_identity = ""
+            try:
+                await self._store.replace(lease)
+            except errors.Conflict:
+                return False
+        return True
 
     def _is_ours(self, spec: kubernetes.LeaseSpec, epoch: int) -> bool:
         return spec.holder_identity == self.identity and spec.lease_transitions == epoch
