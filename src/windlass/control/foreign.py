@@ -12,6 +12,8 @@ import dataclasses
 import ipaddress
 from collections.abc import Callable, Iterable, Mapping
 
+import msgspec
+
 from windlass.control import members
 from windlass.core import facts
 from windlass.core.constraints import NAME_FIELD
@@ -105,6 +107,19 @@ def role(pod: kubernetes.Pod, name: str, namespaces: Namespaces) -> facts.Role:
         affinities=affinities(pod, namespaces),
         spreads=spreads(pod),
     )
+
+
+def asks(pod: kubernetes.Pod) -> bytes:
+    """All that `role` reads of a pod: pods of which it is the same get the same role. Thousands of
+    pods are made from one template, and this is a tenth of the work of reading each."""
+    spec = pod.spec
+    parts = (
+        pod.namespace, pod.metadata.labels, spec.resources, spec.overhead,
+        spec.node_selector, spec.affinity, spec.tolerations, spec.topology_spread_constraints,
+        [(each.resources, each.ports) for each in spec.containers],
+        [(each.resources, each.ports, each.restart_policy) for each in spec.init_containers or ()],
+    )  # fmt: skip
+    return msgspec.msgpack.encode(parts)
 
 
 def devices(

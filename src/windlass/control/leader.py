@@ -20,6 +20,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from types import TracebackType
 from typing import Any, TypeVar
 
 from windlass.kinds import kubernetes, meta, times
@@ -67,23 +68,46 @@ class Term:
         """Seconds in which this leader may still write."""
         return 0.0 if self.lost.is_set() else max(0.0, self._ends - self._clock())
 
-    @contextlib.asynccontextmanager
-    async def limit(self) -> AsyncIterator[None]:
+    def limit(self) -> Limit:
         """What is done inside ends with the term: LeadershipLostError if it did not get done."""
-        over = LeadershipLostError(
+        return Limit(self)
+
+    def over(self) -> LeadershipLostError:
+        return LeadershipLostError(
             f"the term of epoch {self.epoch} is over; the next leader carries on"
         )
-        left = self.remaining()
-        if left <= 0:
-            raise over
-        try:
-            async with asyncio.timeout(left):
-                yield
-        except TimeoutError as error:
-            raise over from error
 
     def extend(self, ends: float) -> None:
         self._ends = ends
+
+
+class Limit:
+    """See `Term.limit`. A class, not a generator: every write goes through it."""
+
+    __slots__ = ("_term", "_timeout")
+
+    def __init__(self, term: Term) -> None:
+        self._term = term
+
+    async def __aenter__(self) -> None:
+        left = self._term.remaining()
+        if left <= 0:
+            raise self._term.over()
+        self._timeout = asyncio.timeout(left)
+        await self._timeout.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await self._timeout.__aexit__(kind, error, trace)
+        except TimeoutError as late:
+            raise self._term.over() from late
+        if isinstance(error, TimeoutError):
+            raise self._term.over() from error
 
 
 class Election:
@@ -272,13 +296,23 @@ class Election:
         """Gives the lease up so that the next leader need not wait; if that fails, it waits."""
         try:
             async with asyncio.timeout(self._timing.retry):
-                lease = await self._store.get(kubernetes.Lease, self._name, self._namespace)
-                epoch = lease.spec.lease_transitions or 0
-                if self._is_ours(lease.spec, epoch):
-                    lease.spec.holder_identity = ""
-                    await self._store.replace(lease)
+                while not await self._gave_back():
+                    pass
         except _TROUBLE as error:
             log.debug("%s: could not give back %s: %s", self.identity, self._name, error)
+
+    async def _gave_back(self) -> bool:
+        """False: it changed meanwhile. A renewal that was given up with the term may still have
+        been on its way."""
+        lease = await self._store.get(kubernetes.Lease, self._name, self._namespace)
+        epoch = lease.spec.lease_transitions or 0
+        if self._is_ours(lease.spec, epoch):
+            lease.spec.holder_identity = ""
+            try:
+                await self._store.replace(lease)
+            except errors.Conflict:
+                return False
+        return True
 
     def _is_ours(self, spec: kubernetes.LeaseSpec, epoch: int) -> bool:
         return spec.holder_identity == self.identity and spec.lease_transitions == epoch

@@ -24,12 +24,18 @@ from windlass.store.kubernetes.access import KubeconfigError
 
 log = logging.getLogger("windlass.control")
 
+_COLLECT_EVERY = (50_000, 10, 10)
+"""How many objects are made between two looks of the cyclic collector. A process of ours keeps
+hundreds of thousands of objects and hardly makes a cycle: with the usual 700 it looks at what is
+being read or decided again and again, and finds nothing."""
+
 
 def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     options = _parse(argv)
+    gc.set_threshold(*_COLLECT_EVERY)
     # Imported late: who only asks for --help need not load it.
     import uvloop
 
@@ -87,8 +93,10 @@ def _identity() -> str:
 
 def _settle_down() -> None:
     """What a term begins with lives as long as the term: the collector need not walk over it
-    again and again. What has changed since is collected as ever."""
-    gc.collect()
+    again and again. What has changed since is collected as ever, and what a term before left."""
+    if gc.get_freeze_count():
+        gc.unfreeze()
+        gc.collect()
     gc.freeze()
 
 

@@ -6,6 +6,7 @@ Pure. `control.podrender` says how their pods look, `control.runs` creates them,
 
 from __future__ import annotations
 
+import functools
 from typing import Literal
 
 import msgspec
@@ -154,6 +155,7 @@ def resizes_live(spec: run.RunSpec, role: run.Role) -> bool:
     return not spec.placement.gang or role.resize == "live"
 
 
+@functools.lru_cache(maxsize=1024)
 def device_kind(resource: str) -> str:
     """`gpu` for `windlass.dev/gpu` and `nvidia.com/gpu`; "" for what is no device."""
     domain, _, name = resource.rpartition("/")
@@ -165,11 +167,14 @@ def device_kind(resource: str) -> str:
 def read_amounts(quantities: kubernetes.Quantities | None) -> dict[str, int]:
     """A node's or a container's quantities as integers: bytes, whole pods and devices, thousandths
     of everything else."""
-    amounts: dict[str, int] = {}
-    for name, value in (quantities or {}).items():
-        whole = is_whole(name) or device_kind(name)
-        amounts[name] = min(MOST, quantity.whole(value) if whole else quantity.milli(value))
-    return amounts
+    return {name: _amount(name, value) for name, value in (quantities or {}).items()}
+
+
+@functools.lru_cache(maxsize=8192)
+def _amount(resource: str, value: str | float) -> int:
+    """Thousands of pods and nodes write the same few."""
+    whole = is_whole(resource) or device_kind(resource)
+    return min(MOST, quantity.whole(value) if whole else quantity.milli(value))
 
 
 def is_whole(resource: str) -> bool:

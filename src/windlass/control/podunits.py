@@ -8,6 +8,7 @@ was decided. Pure, but for `Reader`, which remembers what it has read before.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 from windlass.control import attaching, foreign, gangs, members, snapshots, volumes
@@ -21,6 +22,7 @@ ROLE = "pod"
 FOREVER = 1e14
 """Protected until then: as long as what protects it is there."""
 _REMEMBERED = 50_000
+_WAITS, _HOLDS = "waits", "holds"
 
 Seats = dict[tuple[str, int], str]
 """(role, index) -> uid of the pod that is this member."""
@@ -41,6 +43,8 @@ class Reader:
 
     def __init__(self, known: volumes.Volumes, attachments: attaching.Attachments) -> None:
         self._roles: dict[object, facts.Role] = {}
+        self._read: dict[tuple[str, bytes], facts.Role] = {}
+        """What pods that wait, and pods that hold room, ask for, as they say it."""
         self._volumes, self._attachments = known, attachments
         self.namespaces: Mapping[str, Mapping[str, str]] = {}
         """Labels of all namespaces."""
@@ -48,7 +52,7 @@ class Reader:
         """Namespace and claim -> uids of pods that are on a node and use it."""
 
     def waiting(self, pod: kubernetes.Pod, queue: str) -> facts.Unit:
-        unit = _unit(f"{POD}{pod.uid}", [pod], (self._role(pod, ROLE),), queue)
+        unit = _unit(f"{POD}{pod.uid}", [pod], (self._role(pod),), queue)
         return self._waits_for_data(unit, [pod])
 
     def holding(self, pod: kubernetes.Pod, queue: str, *, protected: bool) -> facts.Running:
@@ -111,21 +115,42 @@ class Reader:
         """Pods that differ in nothing but their labels are members of one role; it has the labels
         that all of them have."""
         found: dict[object, tuple[facts.Role, list[kubernetes.Pod]]] = {}
+        seen: dict[int, tuple[facts.Role, object]] = {}
+        """By the id of a role: pods of one template have the very same."""
         for pod in pods:
-            role = self._role(pod, ROLE)
-            bare = dataclasses.replace(role, labels=())
-            known = found.setdefault(_key(bare), (role, []))
-            shared = tuple(pair for pair in known[0].labels if pair in role.labels)
-            known[1].append(pod)
-            found[_key(bare)] = (dataclasses.replace(role, labels=shared), known[1])
+            role = self._role(pod)
+            if id(role) not in seen:
+                key = _key(dataclasses.replace(role, labels=()))
+                seen[id(role)] = role, key
+                known, listed = found.get(key, (role, []))
+                shared = tuple(pair for pair in known.labels if pair in role.labels)
+                found[key] = dataclasses.replace(known, labels=shared), listed
+            found[seen[id(role)][1]][1].append(pod)
         return list(found.values())
 
-    def _role(self, pod: kubernetes.Pod, name: str) -> facts.Role:
-        role = foreign.role(pod, name, self._select)
+    def _role(self, pod: kubernetes.Pod) -> facts.Role:
+        role = self._once(_WAITS, pod, self._asked)
         if pod.spec.volumes and (mounted := foreign.claims(pod)):
             reach = self._volumes.reach_of(pod.namespace, mounted)
-            role = self._attachments.extend(reach, pod.namespace, mounted).bounds(role)
-        return self._known(role)
+            role = self._known(self._attachments.extend(reach, pod.namespace, mounted).bounds(role))
+        return role
+
+    def _asked(self, pod: kubernetes.Pod) -> facts.Role:
+        return self._known(foreign.role(pod, ROLE, self._select))
+
+    def _once(
+        self, how: str, pod: kubernetes.Pod, read: Callable[[kubernetes.Pod], facts.Role]
+    ) -> facts.Role:
+        """What was read of a pod that says the same; unless that depends on other objects."""
+        if foreign.selects_namespaces(pod):
+            return read(pod)
+        key = how, foreign.asks(pod)
+        known = self._read.get(key)
+        if known is None:
+            if len(self._read) > _REMEMBERED:
+                self._read.clear()
+            known = self._read[key] = read(pod)
+        return known
 
     def _waits_for_data(self, unit: facts.Unit, pods: Sequence[kubernetes.Pod]) -> facts.Unit:
         """Held as long as a claim keeps it from being on any node."""
@@ -146,13 +171,18 @@ class Reader:
 
     def _placed(self, pod: kubernetes.Pod) -> facts.Role:
         """Of a pod that is there, only what it holds and whom it keeps away counts."""
+        role = self._once(_HOLDS, pod, self._held)
+        if pod.spec.volumes and (mounted := foreign.claims(pod)):
+            attach = self._attachments.alone(pod.namespace, mounted, pod.spec.node_name)
+            role = self._known(dataclasses.replace(role, attach=attach))
+        return role
+
+    def _held(self, pod: kubernetes.Pod) -> facts.Role:
         requests, needs = foreign.devices(members.pod_amounts(pod))
-        mounted = foreign.claims(pod) if pod.spec.volumes else ()
-        attach = self._attachments.alone(pod.namespace, mounted, pod.spec.node_name)
         return self._known(
             facts.Role(
                 ROLE, 1, 1, needs, requests,
-                ports=foreign.ports(pod), labels=foreign.labels(pod), attach=attach,
+                ports=foreign.ports(pod), labels=foreign.labels(pod),
                 affinities=foreign.keeps_away(pod, self._select),
             )
         )  # fmt: skip
@@ -265,14 +295,20 @@ def _grants(pod: kubernetes.Pod, role: facts.Role) -> tuple[facts.Grant, ...]:
 
 def _created(pod: kubernetes.Pod) -> float:
     told = pod.metadata.creation_timestamp
-    return times.parse(told).timestamp() if told else 0.0
+    return _moment(told) if told else 0.0
 
 
 def _bound_at(pod: kubernetes.Pod) -> float:
     for condition in pod.status.conditions or ():
         if condition.type == "PodScheduled" and condition.last_transition_time:
-            return times.parse(condition.last_transition_time).timestamp()
+            return _moment(condition.last_transition_time)
     return _created(pod)
+
+
+@functools.lru_cache(maxsize=1024)
+def _moment(told: str) -> float:
+    """Whole seconds: many pods are made in each."""
+    return times.parse(told).timestamp()
 
 
 def _key(role: facts.Role) -> object:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import decimal
 import fractions
+import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from windlass.control import engine as engines
@@ -37,6 +38,7 @@ PRICE, CAPABILITIES = "windlass.dev/price-per-hour", "windlass.dev/capabilities"
 SHARES = "shares"
 """What a node offers on which somebody grants shares of devices, as the annotation of its pods
 `windlass.dev/devices` names them."""
+Counts = tuple[tuple[str, str, str, int], ...]
 _FORMS: tuple[facts.Form, ...] = ("whole", "share", "ratio")
 _HOUR, _BILLIONTHS, _MOST_DIGITS = 3600, 10**9, 12
 
@@ -64,9 +66,8 @@ def read_node(node: kubernetes.Node, levels: Levels = LEVELS) -> facts.Node:
 
 def is_open(node: kubernetes.Node) -> bool:
     """Ready and not cordoned."""
-    return (
-        node.is_ready and not node.spec.unschedulable and not node.metadata.deletion_timestamp
-    )  # fmt: skip
+    closed = node.spec.unschedulable or node.metadata.deletion_timestamp
+    return node.is_ready and not closed
 
 
 def read_queue(each: queue.Queue, *, is_parent: bool = False) -> facts.Queue:
@@ -408,28 +409,35 @@ def _devices(
     """As many as a node counts, whole ones, and shares of them where it says that somebody there
     grants them. What it counts twice, under our name and under its plug-in's, is there once."""
     found = []
-    shared = SHARES in capabilities
-    forms = frozenset(_FORMS if shared else _FORMS[:1])
+    forms = frozenset(_FORMS if SHARES in capabilities else _FORMS[:1])
     for resource, count in sorted(amounts.items()):
         kind = members.device_kind(resource)
         ours = f"{members.DEVICE_PREFIX}{kind}"
         if not kind or (resource != ours and amounts.get(ours)):
             continue
-        stem = kind if resource == ours else resource
         model = labels.get(f"{members.DEVICE_PREFIX}{kind}-model", "").lower()
-        found += [
-            facts.Device(f"{stem}/{number}", kind, model, forms=forms)
-            for number in range(min(count, MOST_DEVICES))
-        ]
-    return tuple(found)
+        stem = kind if resource == ours else resource
+        found.append((stem, kind, model, min(count, MOST_DEVICES)))
+    return _made(tuple(found), forms)
+
+
+@functools.lru_cache(maxsize=1024)
+def _made(counts: Counts, forms: frozenset[facts.Form]) -> tuple[facts.Device, ...]:
+    """By how their names begin, kind, model and number; nodes that have the same share them."""
+    return tuple(
+        facts.Device(f"{stem}/{number}", kind, model, forms=forms)
+        for stem, kind, model, count in counts
+        for number in range(count)
+    )
 
 
 def _told(node: kubernetes.Node, key: str) -> str:
     """What an annotation, else a label says, without blanks."""
-    said = {**(node.metadata.labels or {}), **(node.metadata.annotations or {})}
-    return "".join(said.get(key, "").split())
+    said = (node.metadata.annotations or {}).get(key, (node.metadata.labels or {}).get(key, ""))
+    return "".join(said.split())
 
 
+@functools.lru_cache(maxsize=1024)
 def _price(text: str) -> int:
     """Billionths a second from a price per hour; 0, not known, where it is no such price."""
     try:

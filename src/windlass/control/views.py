@@ -122,9 +122,9 @@ class Views:
         try:
             for reflector in self._asked:
                 reflector.start()
+            await self._start_served()
             for reflector in self._asked:
                 await reflector.synced()
-            await self._start_served()
         except BaseException:
             await self._stop()
             raise
@@ -157,15 +157,16 @@ class Views:
         return made
 
     async def _start_served(self) -> None:
+        """As soon as the engine has said what it serves: the lists of nodes and pods take longer
+        than that, and need not be waited for."""
         if not self._if_served:
             return
+        await self.engine.synced()
         facts = engine.Engine.read(self.engine.get(engine.NAME, engine.NAMESPACE))
         served = [made for fact, made in self._if_served if getattr(facts, fact)]
         self._asked += served
         for reflector in served:
             reflector.start()
-        for reflector in served:
-            await reflector.synced()
 
     def _one(self, kind: type[T], name: str) -> Reflector[T]:
         """One object of our own namespace: the right to read it is the right to that name."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from windlass.core.choosing import HELD, PARTITIONED, RATIO, SHARED, UNLOCKED
 from windlass.core.facts import WHOLE, Device, DeviceRequest, Grant, Node
 from windlass.core.shapes import Shape
 
+T = TypeVar("T")
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
@@ -46,7 +47,7 @@ class Bank:
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.devices = _column(node.devices for node in nodes)
         """Per node; an array of tuples, so that parts of it cost little."""
-        self.place = _column({d.id: i for i, d in enumerate(node.devices)} for node in nodes)
+        self.place = _column(_of_each(nodes, lambda own: {d.id: i for i, d in enumerate(own)}))
         self._whole: tuple[Bank, Ints] | None = None
         """Of a part: what it is a part of, and which nodes."""
         width = max((len(node.devices) for node in nodes), default=0)
@@ -54,16 +55,16 @@ class Bank:
         self.compute, self.memory, self.mode, self.used = (
             np.zeros(shape, np.int64) for _ in "cmou"
         )
-        for i, node in enumerate(nodes):
-            for j, device in enumerate(node.devices):
-                self.compute[i, j] = device.compute
-                self.memory[i, j] = device.memory
+        for i, (compute, memory) in enumerate(_of_each(nodes, _sizes)):
+            self.compute[i, : len(compute)], self.memory[i, : len(memory)] = compute, memory
         self._full = (self.compute.copy(), self.memory.copy())
         self.unlocked: Ints = (self.compute > 0).sum(axis=1)
         """Devices per node that nobody holds a part of."""
         layouts: dict[object, int] = {}
-        numbers = [layouts.setdefault(_anonymous(n.devices), len(layouts)) for n in nodes]
-        self._layout: Ints = np.array(numbers, np.int64)
+        numbers = _of_each(
+            nodes, lambda own: layouts.setdefault(_anonymous(own), len(layouts))
+        )  # fmt: skip
+        self._layout: Ints = np.array(list(numbers), np.int64)
         self._eligible: dict[DeviceRequest, Mask] = {}
         self._any: dict[DeviceRequest, bool] = {}
         self._exact: dict[tuple[int, int, bytes], int] = {}
@@ -368,6 +369,20 @@ def _column(values: Iterable[Any]) -> npt.NDArray[Any]:
     for i, value in enumerate(found):
         column[i] = value
     return column
+
+
+def _of_each(nodes: Iterable[Node], read: Callable[[tuple[Device, ...]], T]) -> Iterator[T]:
+    """What is read of the devices of each node; nodes that share them share it."""
+    found: dict[int, T] = {}
+    for node in nodes:
+        key = id(node.devices)
+        if key not in found:
+            found[key] = read(node.devices)
+        yield found[key]
+
+
+def _sizes(owned: Sequence[Device]) -> tuple[list[int], list[int]]:
+    return [device.compute for device in owned], [device.memory for device in owned]
 
 
 def _anonymous(owned: Sequence[Device]) -> tuple[Device, ...]:

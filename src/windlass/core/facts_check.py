@@ -34,7 +34,7 @@ from windlass.core.facts import (
 
 MOST = 1 << 53
 """Of anything on one node or for one member: sums over thousands of nodes stay exact."""
-_ISOLATIONS = get_args(Isolation)
+_ISOLATIONS, _PACKS, _FORMS = get_args(Isolation), get_args(Pack), get_args(Form)
 MOST_MEMBERS = 1 << 31
 MOST_POINTS = 1 << 30
 MOST_SECONDS = 1e15
@@ -45,34 +45,49 @@ class BadFacts(ValueError):
     """The message names the thing and what is wrong with it."""
 
 
+class Once:
+    """Units that are alike share their roles, and nodes their devices: each is looked at once."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, object] = {}
+
+    def is_new(self, part: object) -> bool:
+        new = id(part) not in self._seen
+        self._seen[id(part)] = part  # kept, so that nothing else gets its id
+        return new
+
+
 def refuse_bad(facts: Facts) -> None:
+    once = Once()
     _refuse_twice("node", (node.name for node in facts.nodes))
     _refuse_twice("queue", (queue.name for queue in facts.queues))
     _refuse_twice("level", facts.levels)
     running = [each.unit for each in facts.running]
     _refuse_twice("unit", (unit.key for unit in (*facts.waiting, *running)))
     for node in facts.nodes:
-        refuse_bad_node(node)
+        refuse_bad_node(node, once)
     for queue in facts.queues:
         refuse_bad_queue(queue)
     refuse_bad_quotas(facts.quotas)
     for unit in facts.waiting:
-        refuse_bad_unit(unit)
+        refuse_bad_unit(unit, once)
     for each in facts.running:
-        refuse_bad_running(each)
+        refuse_bad_running(each, once)
     _refuse_twice("nomination of", (nomination.unit for nomination in facts.nominations))
     for nomination in facts.nominations:
         refuse_bad_nomination(nomination)
     refuse_bad_reservations(facts.reservations)
 
 
-def refuse_bad_node(node: Node) -> None:
+def refuse_bad_node(node: Node, once: Once | None = None) -> None:
     what = f"node {node.name}"
     _refuse_amounts(what, node.allocatable)
     _refuse_amounts(what, node.attach_limits)
     _refuse_seconds(what, "ready_in", node.ready_in)
     if not _is_count(node.price) or node.price > MOST_PRICE:
         raise BadFacts(f"{what}: price is {node.price!r}; it must be billionths, 0 or more")
+    if once is not None and not once.is_new(node.devices):
+        return
     _refuse_twice(f"{what}: device", (device.id for device in node.devices))
     for device in node.devices:
         _refuse_bad_device(what, device)
@@ -100,23 +115,25 @@ def refuse_bad_quotas(quotas: Iterable[Quota]) -> None:
         _refuse_amounts(f"quota {quota.namespace}/{quota.name}", quota.hard)
 
 
-def refuse_bad_unit(unit: Unit) -> None:
+def refuse_bad_unit(unit: Unit, once: Once | None = None) -> None:
     what = f"unit {unit.key}"
-    _refuse_twice(f"{what}: role", (role.name for role in unit.roles))
+    if len(unit.roles) > 1:
+        _refuse_twice(f"{what}: role", (role.name for role in unit.roles))
     for role in unit.roles:
-        _refuse_bad_role(what, role)
+        if once is None or once.is_new(role):
+            _refuse_bad_role(what, role)
     _refuse_priority(what, unit.priority)
     for name, moment in (("submitted", unit.submitted), ("not_before", unit.not_before)):
         _refuse_time(what, name, moment)
     for name, seconds in (("expected", unit.expected), ("attained", unit.attained)):
         if seconds is not None:
             _refuse_seconds(what, name, seconds)
-    if unit.pack not in get_args(Pack):
+    if unit.pack not in _PACKS:
         raise BadFacts(f"{what}: there is no way to pack {unit.pack!r}")
 
 
-def refuse_bad_running(running: Running) -> None:
-    refuse_bad_unit(running.unit)
+def refuse_bad_running(running: Running, once: Once | None = None) -> None:
+    refuse_bad_unit(running.unit, once)
     what = f"unit {running.unit.key}"
     refuse_bad_seats(what, running.seats)
     times = {
@@ -231,7 +248,7 @@ def _refuse_bad_grant(what: str, grant: Grant) -> None:
         "start": grant.start,
     }
     _refuse_amounts(where, amounts)
-    if grant.form not in get_args(Form):
+    if grant.form not in _FORMS:
         raise BadFacts(f"{where}: there is no form {grant.form!r}")
     if (grant.form == "ratio") != (grant.ratio > 0) or grant.ratio > WHOLE:
         raise BadFacts(f"{where}: held in the form {grant.form} with the ratio {grant.ratio}")

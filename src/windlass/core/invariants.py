@@ -54,13 +54,13 @@ def within_capacity(
     rule: str = "I1",
     given: Members | None = None,
 ) -> None:
-    """I1: on every node and device no more is held than there is. With `given`, only of what these
-    members use: a node may have shrunk under those who are there."""
+    """I1: on every node and device no more is held than there is. With `given`, these hold room,
+    too, and only what they use is looked at: a node may have shrunk under those who are there."""
     needs, grants = _held(members)
     if given is not None:
         used, taken = _held(given)
-        needs = {place: needs[place] for place in used}
-        grants = {place: grants[place] for place in taken}
+        needs = {place: amount + needs.get(place, 0) for place, amount in used.items()}
+        grants = {place: [*grants.get(place, ()), *held] for place, held in taken.items()}
     for (where, name), amount in needs.items():
         node = nodes.get(where)
         if node is not None and amount > node.allocatable.get(name, 0):
@@ -83,10 +83,12 @@ def _held(
     needs: dict[tuple[str, str], int] = collections.defaultdict(int)
     grants: dict[tuple[str, str], list[Grant]] = collections.defaultdict(list)
     for unit, seat in members:
-        role = next((role for role in unit.roles if role.name == seat.role), None)
-        for name, amount in role.needs.items() if role is not None else ():
-            if amount:
-                needs[seat.node, name] += amount
+        for role in unit.roles:
+            if role.name == seat.role:
+                for name, amount in role.needs.items():
+                    if amount:
+                        needs[seat.node, name] += amount
+                break
         for grant in seat.grants:
             grants[seat.node, grant.device].append(grant)
     return needs, grants
@@ -132,7 +134,7 @@ def in_one_domain(
     """I3: a required level holds for all members together."""
     for running in changed:
         topology = running.unit.topology
-        if topology is None or not topology.required:
+        if topology is None or not _needs_one_domain(running.unit):
             continue
         places = [nodes[seat.node] for seat in running.seats if seat.node in nodes]
         if topology.level in levels:
@@ -145,6 +147,10 @@ def in_one_domain(
                 f"I3 at {now}: {running.unit.key} must be in one {topology.level}, "
                 f"it is in {sorted(domains)}"
             )
+
+
+def _needs_one_domain(unit: Unit) -> bool:
+    return unit.topology is not None and unit.topology.required
 
 
 def _overlap(device: Device, held: list[Grant]) -> str | None:
@@ -173,7 +179,7 @@ def _room_is_there(snapshot: Snapshot, decision: Decision, now: float) -> None:
         for seat in running.seats
         if seat.node in nodes
     ]
-    within_capacity(nodes, [*there, *given], now, given=given)
+    within_capacity(nodes, there, now, given=given)
 
 
 def _gangs_are_whole(snapshot: Snapshot, decision: Decision, now: float) -> None:
@@ -181,7 +187,11 @@ def _gangs_are_whole(snapshot: Snapshot, decision: Decision, now: float) -> None
 
 
 def _domains_hold(snapshot: Snapshot, decision: Decision, now: float) -> None:
-    changed = [running for running in _changed(snapshot, decision) if not running.leaving]
+    changed = [
+        running
+        for running in _changed(snapshot, decision, _needs_one_domain)
+        if not running.leaving
+    ]
     nodes = {
         seat.node: snapshot.cluster.nodes[snapshot.cluster.index[seat.node]]
         for running in changed
@@ -194,18 +204,22 @@ def _domains_hold(snapshot: Snapshot, decision: Decision, now: float) -> None:
 def _limits_hold(snapshot: Snapshot, decision: Decision, now: float) -> None:
     """I4, by the tree's own sums and what is given out now."""
     added: dict[str, dict[str, int]] = {}
+    tree, limited = snapshot.tree, dict[str, list[str]]()
     for placement in decision.placements:
         unit = _unit(snapshot, placement.unit)
-        if unit.queue not in snapshot.tree.queues:
+        if unit.queue not in limited:
+            above = tree.path(unit.queue)
+            limited[unit.queue] = [name for name in above if tree.queues[name].limit]
+        if not limited[unit.queue]:
             continue
         held = amounts.of_seats(snapshot.cluster, unit.roles, placement.seats)
-        for name in snapshot.tree.path(unit.queue):
+        for name in limited[unit.queue]:
             sums = added.setdefault(name, {})
             for resource, amount in held.items():
                 sums[resource] = sums.get(resource, 0) + amount
     for name, sums in sorted(added.items()):
-        for resource, limit in snapshot.tree.queues[name].limit.items():
-            used = snapshot.tree.used[name].get(resource, 0) + sums.get(resource, 0)
+        for resource, limit in tree.queues[name].limit.items():
+            used = tree.used[name].get(resource, 0) + sums.get(resource, 0)
             if sums.get(resource) and used > limit:
                 raise Broken(
                     f"I4 at {now}: queue {name} holds {used} {resource}, its limit is {limit}"
@@ -241,19 +255,23 @@ _LIVE: Mapping[str, Callable[[Snapshot, Decision, float], None]] = {
 }
 
 
-def _changed(snapshot: Snapshot, decision: Decision) -> list[Running]:
+def _changed(
+    snapshot: Snapshot, decision: Decision, counts: Callable[[Unit], bool] = lambda _: True
+) -> list[Running]:
     """Units as they will be: with what they get, and with who must go."""
     found: dict[str, Running] = {}
     for placement in decision.placements:
         known = snapshot.running.get(placement.unit)
-        found[placement.unit] = (
-            Running(snapshot.waiting[placement.unit], placement.seats, 0.0)
-            if known is None
-            else dataclasses.replace(known, seats=(*known.seats, *placement.seats))
-        )
+        unit = snapshot.waiting[placement.unit] if known is None else known.unit
+        if counts(unit):
+            found[placement.unit] = (
+                Running(unit, placement.seats, 0.0)
+                if known is None
+                else dataclasses.replace(known, seats=(*known.seats, *placement.seats))
+            )
     for eviction in decision.evictions:
         running = found.get(eviction.unit) or snapshot.running.get(eviction.unit)
-        if running is not None:
+        if running is not None and counts(running.unit):
             leaving = tuple({*running.leaving, *eviction.seats})
             found[eviction.unit] = dataclasses.replace(running, leaving=leaving)
     return list(found.values())

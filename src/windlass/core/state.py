@@ -159,8 +159,7 @@ class Snapshot:
         self.roster.lay_out(len(self.cluster.resources))
         self.tree = self._new_tree()
         self.put_quotas(facts.quotas)
-        for unit in facts.waiting:
-            self._wait(unit)
+        self._line_up(facts.waiting)
         if history is None:
             for unit in facts.waiting:
                 self._learn_demand(unit)
@@ -294,6 +293,14 @@ class Snapshot:
 
     # --- keeping the indexes
 
+    def _line_up(self, units: Iterable[Unit]) -> None:
+        """All who wait, at once: each line is sorted once."""
+        for unit in units:
+            self.waiting[unit.key] = unit
+            self._lines.setdefault(unit.queue, []).append(self._ranked(unit))
+        for line in self._lines.values():
+            line.sort(key=lambda entry: entry[0])
+
     def _wait(self, unit: Unit) -> None:
         self.waiting[unit.key] = unit
         line = self._lines.setdefault(unit.queue, [])
@@ -400,10 +407,11 @@ def build(facts: Facts, history: History | None = None) -> Snapshot:
 
 def apply(snapshot: Snapshot, events: Iterable[Event]) -> Snapshot:
     """Brings the snapshot up to date and returns it."""
+    once = facts_check.Once()
     for event in events:
         match event:
             case NodePut(node):
-                facts_check.refuse_bad_node(node)
+                facts_check.refuse_bad_node(node, once)
                 snapshot.put_node(node)
             case NodeGone(name):
                 snapshot.drop_node(name)
@@ -424,18 +432,20 @@ def apply(snapshot: Snapshot, events: Iterable[Event]) -> Snapshot:
                 facts_check.refuse_bad_reservations(reservations)
                 snapshot.reservations = reservations
             case _:
-                _apply_to_unit(snapshot, event)
+                _apply_to_unit(snapshot, event, once)
     snapshot.roster.lay_out_again(len(snapshot.cluster.resources))
     return snapshot
 
 
-def _apply_to_unit(snapshot: Snapshot, event: Waits | Holds | Saved | Gone) -> None:
+def _apply_to_unit(
+    snapshot: Snapshot, event: Waits | Holds | Saved | Gone, once: facts_check.Once
+) -> None:
     match event:
         case Waits(unit):
-            facts_check.refuse_bad_unit(unit)
+            facts_check.refuse_bad_unit(unit, once)
             snapshot.put_waiting(unit)
         case Holds(running):
-            facts_check.refuse_bad_running(running)
+            facts_check.refuse_bad_running(running, once)
             snapshot.put_running(running)
             snapshot.nominations.pop(running.unit.key, None)
         case Saved(key, at):

@@ -67,6 +67,33 @@ async def test_the_first_candidate_creates_the_lease_with_epoch_one(store):
         assert record.lease_duration_seconds == 15
 
 
+class Overtaken:
+    """The real store; a renewal that was on its way arrives when the lease is being given back."""
+
+    def __init__(self, store) -> None:
+        self._store = store
+        self.on_its_way = False
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    async def replace(self, obj):
+        if self.on_its_way:
+            self.on_its_way = False
+            renewed = await self._store.get(type(obj), obj.name, obj.namespace)
+            renewed.spec.renew_time = "2026-01-01T10:20:00.000000Z"
+            await self._store.replace(renewed)
+        return await self._store.replace(obj)
+
+
+async def test_a_renewal_that_was_on_its_way_does_not_keep_the_lease(store):
+    overtaken = Overtaken(store)
+    async with candidate(overtaken, "a", Clock()).term():
+        overtaken.on_its_way = True
+    assert not overtaken.on_its_way
+    assert (await lease(store)).holder_identity == ""
+
+
 async def test_giving_it_back_lets_the_next_one_begin_at_once_in_a_new_epoch(store):
     async with candidate(store, "a", Clock()).term():
         pass

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from windlass.store.kubernetes import exchange
 from windlass.store.kubernetes.connection import Connection, NotHttpError
 
 
@@ -85,3 +89,91 @@ async def test_an_answer_that_breaks_off_is_never_taken_for_whole(
 async def test_what_is_no_http_is_told_apart(said: bytes) -> None:
     with pytest.raises(NotHttpError):
         await ask([said], closes=False)
+
+
+class Clock:
+    """Time that passes when it is told to, in place of the loop's."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._due: list[tuple[float, Callable[[], None]]] = []
+        self.create_future = asyncio.get_running_loop().create_future
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, at: float, call: Callable[[], None]) -> Clock:
+        self._due.append((at, call))
+        return self
+
+    def cancel(self) -> None:
+        self._due.clear()
+
+    async def pass_to(self, now: float) -> None:
+        self.now = now
+        due, self._due = [e for e in self._due if e[0] <= now], [e for e in self._due if e[0] > now]
+        for _, call in due:
+            call()
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+
+class Waiting:
+    """Somebody who waits for an answer that does not come by itself."""
+
+    def __init__(self) -> None:
+        self.clock, self.connection = Clock(), Connection(None)
+        wire = Wire([], closes=False)
+        wire.connection = self.connection
+        self.connection.connection_made(wire)  # type: ignore[arg-type]
+        self.connection._loop = self.clock  # type: ignore[assignment]
+
+    async def ask(self) -> asyncio.Task[None]:
+        asking = asyncio.create_task(self.connection.ask(b"GET", has_body=True))
+        await self.clock.pass_to(self.clock.now)
+        return asking
+
+
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\none"
+SILENCE = exchange.SILENCE_SECONDS
+
+
+async def test_a_server_that_falls_silent_is_given_up() -> None:
+    told = Waiting()
+    asking = await told.ask()
+    told.connection.data_received(b"HTTP/1.1 200 OK\r\n")
+    await told.clock.pass_to(SILENCE - 1)
+    assert not asking.done()
+    await told.clock.pass_to(2 * SILENCE)
+    with pytest.raises(TimeoutError):
+        await asking
+
+
+async def test_each_answer_of_a_connection_may_pause_as_long_as_the_first() -> None:
+    """The alarm that the first answer set rings while the second is waited for."""
+    told = Waiting()
+    asking = await told.ask()
+    await told.clock.pass_to(SILENCE - 5)
+    told.connection.data_received(ANSWER)
+    await asking
+    assert await told.connection.whole() == b"one"
+    asking = await told.ask()
+    for moment in (SILENCE, 2 * SILENCE - 6):
+        await told.clock.pass_to(moment)
+        assert not asking.done()
+    await told.clock.pass_to(2 * SILENCE - 5)
+    with pytest.raises(TimeoutError):
+        await asking
+
+
+async def test_a_stream_may_pause_for_as_long_as_it_likes() -> None:
+    told = Waiting()
+    asking = await told.ask()
+    told.connection.data_received(b"HTTP/1.1 200 OK\r\n\r\n")
+    await asking
+    pieces = told.connection.pieces()
+    reading = asyncio.ensure_future(anext(pieces))
+    for moment in (SILENCE, 10 * SILENCE):
+        await told.clock.pass_to(moment)
+    told.connection.data_received(b"late")
+    assert await reading == b"late"

@@ -52,10 +52,8 @@ def send(access: Access, method: str, path: str, body: bytes) -> Sent | None:
     secure = url.scheme == "https"
     host, port = url.hostname or "", url.port or (443 if secure else 80)
     try:
-        request = network.encode(
-            access, accesses.authorization(access), method, path,
-            body=body, headers={"Connection": "close"},
-        )  # fmt: skip
+        head = network.Letterhead(access, accesses.authorization(access))
+        request = head.encode(method, path, body=body, headers={"Connection": "close"})
         made = tls.context(access, accesses.certificate(access)) if secure else None
         connection = socket.create_connection((host, port), _CONNECT_SECONDS)
     except (OSError, ValueError, accesses.KubeconfigError):

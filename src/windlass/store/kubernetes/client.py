@@ -7,6 +7,7 @@ typed error. Keeps no objects: that is the reflector's part.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import Any, TypeVar
 
@@ -24,6 +25,8 @@ T = TypeVar("T", bound=Object)
 
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
+_UNSAFE = re.compile(r"[/%?#\\ ]")
+"""What a name in a path must not have in it."""
 
 
 class KubernetesStore:
@@ -274,7 +277,7 @@ def _required_namespace(kind: type[Object], namespace: str) -> str:
 
 def _segment(name: str, what: str) -> str:
     """A name as one part of a path. Nothing may climb out of its place in the path."""
-    if name in (".", "..") or any(c in "/%?#\\" or not c.isprintable() or c == " " for c in name):
+    if name in (".", "..") or not name.isprintable() or _UNSAFE.search(name):
         raise errors.BadRequest(f'"{name}" cannot be the name of a {what}; see its documentation')
     return name
 

@@ -7,6 +7,7 @@ piece, and is then read without waiting for each of its lines.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import cast
@@ -33,6 +34,10 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
         self._waiter: asyncio.Future[None] | None = None
+        self._patient_until = math.inf
+        self._alarm: asyncio.TimerHandle | None = None
+        """Rings when an answer has paused for too long. One for many answers: most are there soon,
+        and to set and take back one for each would cost as much as to read it."""
         self._is_over = False
         """Nothing more will come."""
         self._paused = False
@@ -63,6 +68,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, _: Exception | None) -> None:
         self._is_over = True
         self._wake()
+        self._silence_alarm()
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None
@@ -83,6 +89,7 @@ class Connection(asyncio.Protocol):
         return self._whole and self._left is not None and "close" not in said and not self._is_over
 
     def close(self) -> None:
+        self._silence_alarm()
         if self._transport is not None:
             self._transport.abort()
 
@@ -130,11 +137,27 @@ class Connection(asyncio.Protocol):
             self._paused = False
             self._transport.resume_reading()
         self._waiter = self._loop.create_future()
-        if patience is None:
-            await self._waiter
+        self._patient_until = math.inf
+        if patience is not None:
+            self._patient_until = self._loop.time() + patience
+            if self._alarm is None:
+                self._alarm = self._loop.call_at(self._patient_until, self._ring)
+        await self._waiter
+
+    def _ring(self) -> None:
+        self._alarm = None
+        if self._waiter is None or self._waiter.done() or self._patient_until == math.inf:
+            return  # nobody waits, or somebody who has time
+        if self._loop.time() < self._patient_until:
+            self._alarm = self._loop.call_at(self._patient_until, self._ring)
             return
-        async with asyncio.timeout(patience):
-            await self._waiter
+        waiter, self._waiter = self._waiter, None
+        waiter.set_exception(TimeoutError())
+
+    def _silence_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
 
     async def _read_head(self) -> None:
         self._left = 0

@@ -99,7 +99,7 @@ async def repeating(
 ) -> R:
     """The final answer; `attempt` raises Broken when there is none."""
     for repeats_left in range(REPEATS, -1, -1):
-        pause = 0.1 * 2 ** (REPEATS - repeats_left) * random.uniform(0.5, 1.5)  # noqa: S311
+        asked = 0.0
         try:
             response = await attempt()
         except Broken as problem:
@@ -107,14 +107,15 @@ async def repeating(
                 raise problem.told from problem.__cause__
             log.debug("%s %s broke off, sending it again", request.method, request.path)
         else:
-            asked = _wait_asked_for(request, response)
-            if asked is None or not repeats_left:
+            wait = _wait_asked_for(request, response)
+            if wait is None or not repeats_left:
                 return response
-            pause = asked + pause
+            asked = wait
             if asked > 1 and repeats_left == REPEATS:
                 told = response.error().message if isinstance(response, Answer) else ""
                 log.warning("The server asks to wait and try again: %s", told)
-        await sleep(pause)
+        pause = 0.1 * 2 ** (REPEATS - repeats_left) * random.uniform(0.5, 1.5)  # noqa: S311
+        await sleep(asked + pause)
     raise AssertionError("unreachable")  # pragma: no cover
 
 

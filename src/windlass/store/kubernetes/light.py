@@ -41,6 +41,7 @@ class LightTransport:
         self._at_once = asyncio.Semaphore(exchange.POOL_SIZE)
         """Requests; streams have connections of their own."""
         self._tls: tuple[tuple[bytes, bytes] | None, ssl.SSLContext] | None = None
+        self._head: tuple[str, network.Letterhead] | None = None
 
     async def send(self, request: Request) -> Answer:
         async with self._at_once:
@@ -106,9 +107,7 @@ class LightTransport:
     async def _ask(self, credential: Credential, request: Request) -> Connection:
         connection = self._kept(credential) or await self._connect(credential)
         try:
-            encoded = network.encode(
-                self.access,
-                credential.authorization,
+            encoded = self._head_for(credential).encode(
                 request.method,
                 request.path,
                 request.query,
@@ -144,6 +143,12 @@ class LightTransport:
             )
         _notice_silence(transport.get_extra_info("socket"))
         return connection
+
+    def _head_for(self, credential: Credential) -> network.Letterhead:
+        told = credential.authorization
+        if self._head is None or self._head[0] != told:
+            self._head = (told, network.Letterhead(self.access, told))
+        return self._head[1]
 
     def _tls_for(self, credential: Credential) -> ssl.SSLContext:
         if self._tls is None or self._tls[0] != credential.certificate:
