@@ -298,6 +298,7 @@ class Snapshot:
         for unit in units:
             self.waiting[unit.key] = unit
             self._lines.setdefault(unit.queue, []).append(self._ranked(unit))
+            self.cluster.asked[unit.key] = asked.tell(self.cluster, unit)
         for line in self._lines.values():
             line.sort(key=lambda entry: entry[0])
 
