@@ -222,7 +222,9 @@ class Cluster:
         caps: Ints = kept.table[row]
         seen = kept.seen[row]
         if seen < now:
-            changed = np.unique(np.array(self._touched[seen:], np.int64))
+            changed = np.array(self._touched[seen:], np.int64)
+            if len(changed) > 1:
+                changed = np.unique(changed)
             caps[changed] = self._fit(shape, changed)
             kept.seen[row], kept.totals[row] = now, UNKNOWN
         return caps

@@ -163,6 +163,7 @@ class Cycle:
         """(strict queue, resource class) whose head waits."""
         self.ledger = releases.Ledger(snapshot.releases)
         self._needs: dict[str, Sums] = {}
+        self._expected: dict[str, tuple[Unit, float | None]] = {}
         self._most: dict[int, int] = {}
         self._in_one: dict[tuple[int, str], int] = {}
         self.scarce: dict[int, tuple[str, int, int]] = {}
@@ -477,10 +478,18 @@ class Cycle:
         return found
 
     def expected_end(self, unit: Unit) -> float | None:
+        """If it starts now."""
         seconds = unit.expected
         if seconds is None and self.policy.unknown_runtime == "learned":
-            seconds = self.standing.predictor.expected(unit)
+            seconds = self._predicted(unit)
         return None if seconds is None else self.now + seconds
+
+    def _predicted(self, unit: Unit) -> float | None:
+        """Found once: it is asked for at every step of a unit's turn."""
+        known = self._expected.get(unit.key)
+        if known is None or known[0] is not unit:
+            known = self._expected[unit.key] = (unit, self.standing.predictor.expected(unit))
+        return known[1]
 
     def ask(self, unit: Unit) -> Ask:
         told, end = self.asked(unit), self.expected_end(unit)

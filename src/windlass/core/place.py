@@ -247,7 +247,7 @@ def _arrange(
         return _tightly(nodes, room, count)
     # Members without devices go where devices are not: those nodes are for who needs them.
     devices = scene.cluster.bank.unlocked[nodes]
-    return _tightly(nodes, room, count, devices)
+    return _tightly(nodes, room, count, devices if devices.any() else None)
 
 
 def _tightly(
@@ -255,6 +255,8 @@ def _tightly(
 ) -> list[tuple[int, int]]:
     """Fewest nodes, and for what is left over the one with the least room that still fits."""
     key = room if avoid is None else avoid * (1 << 20) + np.minimum(room, (1 << 20) - 1)
+    if count == 1:  # there is room for one on each of them
+        return [(int(nodes[np.argmin(key)]), 1)]
     counts: list[tuple[int, int]] = []
     holds = np.flatnonzero(room >= count)
     if not len(holds):
