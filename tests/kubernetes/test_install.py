@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -327,6 +328,17 @@ def test_the_doctor_and_install_know_clusters_that_are_too_old(plane: ControlPla
         old.writes.clear()
         assert "needs 1.34 or newer" in cli.fails("install", "--no-wait").err
         assert old.writes == [], "nothing was changed"
+
+
+@pytest.mark.parametrize("seconds", [600, -600], ids=["ahead", "behind"])
+def test_the_doctor_tells_by_how_much_the_clocks_differ(plane: ControlPlane, seconds: int) -> None:
+    with elder.of_time(plane, seconds) as other:
+        found = diagnosis(Cli(other.kubeconfig))["clock"]
+    assert found["state"] == "limited"
+    told = re.fullmatch(r"this machine and the API server differ by (\d+) s", found["found"])
+    assert told, found
+    assert 570 <= int(told[1]) <= 630
+    assert "Synchronise the clocks" in found["remedy"]
 
 
 def _refuse_pods(plane: ControlPlane) -> None:
