@@ -207,6 +207,37 @@ def test_an_upgrade_removes_what_no_version_needs_any_more_and_rotates(
     assert service["spec"]["caBundle"] == after["bundle.crt"]
 
 
+def test_a_run_that_was_taken_before_a_rule_came_goes_on_after_the_upgrade(
+    cli: Cli, plane: ControlPlane
+) -> None:
+    installed(cli)
+    runs = "/apis/windlass.dev/v1alpha1/namespaces/default/runs"
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/runs.windlass.dev"
+    before = plane.rest.get(path).json
+    schema = before["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    roles = schema["properties"]["spec"]["properties"]["roles"]["items"]
+    del roles["properties"]["resources"]["x-kubernetes-validations"]
+    assert plane.rest.request("PUT", path, before).status == 200
+
+    def is_taken(name: str, **how: str) -> bool:
+        role = {"command": ["true"], "resources": {"memory": "1Gi", "shm": "2Gi"}}
+        body = {
+            "apiVersion": "windlass.dev/v1alpha1", "kind": "Run", "metadata": {"name": name},
+            "spec": {"suspend": True, "roles": [role]},
+        }  # fmt: skip
+        return plane.rest.request("POST", runs, body, **how).status == 201
+
+    eventually("it is taken", lambda: is_taken("old"))
+    installed(cli)
+    eventually("another is refused", lambda: not is_taken("new", dryRun="All"))
+    for part, change in (
+        ("/status", {"status": {"phase": "Queued"}}),
+        ("", {"spec": {"stop": True}}),
+    ):
+        answer = plane.rest.merge(f"{runs}/old{part}", change)
+        assert answer.status == 200, answer.summary
+
+
 def test_uninstalling_keeps_what_users_made_unless_told(cli: Cli, plane: ControlPlane) -> None:
     installed(cli)
     runs = "/apis/windlass.dev/v1alpha1/namespaces/default/runs"
