@@ -55,6 +55,23 @@ def test_shared_memory_has_the_size_that_was_asked_for(client: windlass.Client) 
     assert "16384" in lines[-1].split()
 
 
+FILL = """
+with open("/dev/shm/x", "wb") as file:
+    file.write(bytes(90 << 20))
+print("filled", flush=True)
+held = b"x" * (60 << 20)
+"""
+
+
+def test_shared_memory_counts_as_memory(client: windlass.Client) -> None:
+    """Neither is too much by itself."""
+    words: dict[str, Any] = {"shm": "128Mi", "cpus": "100m", "memory": "128Mi", "retries": 0}
+    handle = client.run(["python3", "-c", FILL], **words)
+    status = handle.wait(90).status
+    assert (status.phase, status.reason) == ("Failed", "OutOfMemory"), status.message
+    assert [line.text for line in handle.logs()] == ["filled"]
+
+
 BUS = """
 import ctypes, mmap, os
 handle = os.open("/dev/shm/x", os.O_RDWR | os.O_CREAT)

@@ -6,6 +6,7 @@ needed are small.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent import futures
@@ -13,8 +14,27 @@ from pathlib import Path
 
 import grpc
 
+from tests.harness import kubelet, rest
+
 FOLDER = "/var/lib/kubelet/device-plugins"
 _PACKAGE = "v1beta1"
+
+
+@contextlib.contextmanager
+def offering(node: kubelet.Node, api: rest.Rest, resource: str, *devices: str) -> Iterator[None]:
+    """The node has these devices meanwhile, and says so."""
+    plugin = DevicePlugin(node.path(FOLDER), resource, devices)
+    plugin.start()
+
+    def counted() -> bool:
+        told = api.get(f"/api/v1/nodes/{node.name}").json["status"]["allocatable"]
+        return bool(told.get(resource) == str(len(devices)))
+
+    try:
+        rest.eventually("the node counts its devices", counted, 60)
+        yield
+    finally:
+        plugin.stop()
 
 
 class DevicePlugin:

@@ -1,19 +1,22 @@
-"""A real API server that says it is of another version: what is asked goes through as it is, and
-only the answer to /version is changed."""
+"""A real API server that says it is of another version, or of another time: what is asked goes
+through as it is, and only the answer to /version or the answers' date is changed."""
 
 from __future__ import annotations
 
+import datetime
+import email.utils
 import http.client
 import http.server
 import json
 import ssl
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from tests.harness.control_plane import ControlPlane
 
+Headers = dict[str, str]
 _HOP = {"connection", "content-length", "host", "keep-alive", "transfer-encoding"}
 
 
@@ -25,14 +28,36 @@ class Elder:
         self.writes: list[str] = []
 
 
+def of_version(plane: ControlPlane, major: int, minor: int) -> AbstractContextManager[Elder]:
+    told = {"major": str(major), "minor": str(minor), "gitVersion": f"v{major}.{minor}.9"}
+
+    def change(path: str, _: Headers, data: bytes) -> bytes:
+        return json.dumps(json.loads(data) | told).encode() if path == "/version" else data
+
+    return _changed(plane, f"elder-{major}-{minor}", change)
+
+
+def of_time(plane: ControlPlane, seconds: int) -> AbstractContextManager[Elder]:
+    """Its clock is ahead by so much."""
+
+    def change(_: str, headers: Headers, data: bytes) -> bytes:
+        told = email.utils.parsedate_to_datetime(headers["Date"])
+        shifted = told + datetime.timedelta(seconds=seconds)
+        headers["Date"] = email.utils.format_datetime(shifted, usegmt=True)
+        return data
+
+    return _changed(plane, f"clock-{seconds}", change)
+
+
 @contextmanager
-def of_version(plane: ControlPlane, major: int, minor: int) -> Iterator[Elder]:
+def _changed(
+    plane: ControlPlane, name: str, change: Callable[[str, Headers, bytes], bytes]
+) -> Iterator[Elder]:
     certificate, key = plane.issue_server("elder", ["127.0.0.1"])
     own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     own.load_cert_chain(certificate, key)
-    told = {"major": str(major), "minor": str(minor), "gitVersion": f"v{major}.{minor}.9"}
     upstream = plane.url.removeprefix("https://")
-    made = Elder(plane.directory / f"elder-{major}-{minor}.kubeconfig")
+    made = Elder(plane.directory / f"{name}.kubeconfig")
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -44,12 +69,11 @@ def of_version(plane: ControlPlane, major: int, minor: int) -> Iterator[Elder]:
             there = http.client.HTTPSConnection(upstream, context=plane.rest.tls)
             there.request(self.command, self.path, body, _without(self.headers))
             answer = there.getresponse()
-            data = answer.read()
-            if self.path == "/version":
-                data = json.dumps(json.loads(data) | told).encode()
+            headers = _without(answer.headers)
+            data = change(self.path, headers, answer.read())
             # Not send_response: the date is the API server's.
             self.send_response_only(answer.status)
-            for name, value in _without(answer.headers).items():
+            for name, value in headers.items():
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
@@ -75,6 +99,6 @@ def of_version(plane: ControlPlane, major: int, minor: int) -> Iterator[Elder]:
         serving.join()
 
 
-def _without(headers: http.client.HTTPMessage) -> dict[str, str]:
+def _without(headers: http.client.HTTPMessage) -> Headers:
     """What is about one connection stays on it."""
     return {name: value for name, value in headers.items() if name.lower() not in _HOP}

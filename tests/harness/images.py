@@ -50,6 +50,8 @@ _NOT_IN_PODS = {
     "__pycache__", "site-packages", "test", "tests", "idlelib", "ensurepip", "tkinter",
     "turtledemo", "lib2to3",
 }  # fmt: skip
+_EXTRA = re.compile("extra == ['\"]node['\"]")
+"""What the agent needs to ask a kubelet; deploy/Containerfile names it, too."""
 _APPLETS = (
     "ash", "awk", "base64", "basename", "cat", "chmod", "cp", "cut", "date", "dd", "df", "dirname",
     "du", "echo", "env", "expr", "false", "find", "free", "grep", "head", "hostname", "id", "kill",
@@ -344,13 +346,14 @@ def _site_packages() -> str:
 
 
 def _dependencies() -> list[importlib.metadata.Distribution]:
-    """All that the package needs to run, with what that needs, in order of names."""
+    """All that the package needs to run, on nodes too, with what that needs, in order of names."""
     found: dict[str, importlib.metadata.Distribution] = {}
     todo = [importlib.metadata.distribution("windlass")]
     while todo:
         for requirement in todo.pop().requires or ():
             name = re.split(r"[^A-Za-z0-9._-]", requirement)[0].lower()
-            if name in found or "extra ==" in requirement:
+            wanted = "extra ==" not in requirement or _EXTRA.search(requirement)
+            if name in found or not wanted:
                 continue
             try:
                 found[name] = importlib.metadata.distribution(name)

@@ -1,7 +1,8 @@
 """Owners of other people's pods as their projects define them, and pods as their operators make
 them: names, labels, annotations and owners as JobSet 0.8, Kubeflow's training operator 1.8 and MPI
-operator 0.6, and the Spark operator 2 with Spark 3.5 write them. The operators themselves are
-played; the Jobs that JobSet and the MPI operator make are real, and so is who makes their pods."""
+operator 0.6, the Spark operator 2 with Spark 3.5 and KServe 0.15 write them. The operators
+themselves are played; the Jobs and Deployments that some make are real, and so is who makes their
+pods."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from tests.kubernetes.foreignpods import PATIENCE, Json, World, pod
 
 KUBEFLOW, JOBSET, SPARK = "kubeflow.org", "jobset.x-k8s.io", "sparkoperator.k8s.io"
 COSCHEDULING, COSCHEDULED = "scheduling.x-k8s.io", "scheduling.sigs.k8s.io"
+DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 _ANY = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 _APPROVED = {"api-approved.kubernetes.io": "https://github.com/kubeflow/spark-operator/pull/1298"}
@@ -294,6 +296,31 @@ def spark(world: World, notes: Json, dynamic: Json | None = None, **labels: str)
     ]  # fmt: skip
     chosen = f"{SPARK}/app-name={name},spark-role=executor"
     return Made(world, path, name, chosen, executors[:-1], executors[-1])
+
+
+# --- KServe ---------------------------------------------------------------------------------------
+
+
+def kserve(world: World, replicas: int, **labels: str) -> Json:
+    """The Deployment that KServe makes of an InferenceService without Knative (its mode
+    RawDeployment); `labels` are those of the InferenceService, which its pods get, too."""
+    name = "bert-predictor"
+    usual = {
+        "app": f"isvc.{name}", "component": "predictor",
+        "serving.kserve.io/inferenceservice": "bert",
+    }  # fmt: skip
+    wanted = template({"serving.kserve.io/deploymentMode": "RawDeployment"}, {**usual, **labels})
+    wanted["spec"]["containers"][0]["name"] = "kserve-container"
+    rolling = {"maxSurge": "25%", "maxUnavailable": "25%"}
+    made = {
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas, "selector": {"matchLabels": {"app": f"isvc.{name}"}},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": rolling}, "template": wanted,
+        },
+    }  # fmt: skip
+    world.make(DEPLOYMENTS, made)
+    return made
 
 
 # --- coscheduling, of Kubernetes' scheduler plug-ins --------------------------------------------

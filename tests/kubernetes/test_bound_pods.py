@@ -7,11 +7,8 @@ has a namespace and nodes of its own, found by a label.
 
 from __future__ import annotations
 
-import itertools
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,13 +16,11 @@ from tests.harness import players, rest
 from tests.harness.control_plane import ControlPlane
 from tests.harness.parts import Part
 from tests.harness.plugin import CRDS
+from tests.kubernetes.boundpods import PATIENCE, Case, Json, post
 from windlass.control import engine
+from windlass.kinds import times
 
 pytestmark = pytest.mark.kubernetes
-
-Json = dict[str, Any]
-PATIENCE = 90
-_NUMBERS = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
@@ -60,88 +55,6 @@ def parts(
         part.process.stop()
 
 
-class Case:
-    """A namespace and nodes of a test's own."""
-
-    def __init__(self, client: rest.Rest) -> None:
-        self.rest = client
-        self.name = f"case-{next(_NUMBERS)}"
-        post(client, "/api/v1/namespaces", {"metadata": {"name": self.name}})
-        account = f"/api/v1/namespaces/{self.name}/serviceaccounts/default"
-        rest.eventually("its service account exists", lambda: client.get(account).status == 200)
-
-    def node(self, name: str, *, taints: list[Json] | None = None, cordoned: bool = False,
-             labels: Json | None = None, **amounts: str) -> str:  # fmt: skip
-        has = {"cpu": "4", "memory": "16Gi", "pods": "20"}
-        has |= {key.replace("__", "/").replace("_", "."): n for key, n in amounts.items()}
-        ready = {"type": "Ready", "status": "True"}
-        full = f"{self.name}-{name}"
-        post(self.rest, "/api/v1/nodes", {
-            "metadata": {"name": full, "labels": {"case": self.name, **(labels or {})}},
-            "spec": {"taints": taints or [], "unschedulable": cordoned},
-            "status": {"capacity": has, "allocatable": has, "conditions": [ready]},
-        })  # fmt: skip
-        return full
-
-    def submit(
-        self,
-        name: str,
-        replicas: int = 1,
-        *,
-        run_for: str | None = "0.2",
-        nodes: Json | None = None,
-        role: Json | None = None,
-        **spec: Any,
-    ) -> None:
-        annotations = {} if run_for is None else {players.RUN_FOR: run_for}
-        worker = {
-            "command": ["true"], "replicas": replicas,
-            "resources": {"cpu": "1", "memory": "64Mi"}, **(role or {}),
-        }  # fmt: skip
-        overrides = {"annotations": annotations, **spec.pop("overrides", {})}
-        chosen = {"nodes": {"selector": {"case": self.name}, **(nodes or {})}}
-        placement = spec.pop("placement", chosen)
-        post(self.rest, self.runs, {
-            "apiVersion": "windlass.dev/v1alpha1", "kind": "Run", "metadata": {"name": name},
-            "spec": {"roles": [worker], "placement": placement, "overrides": overrides, **spec},
-        })  # fmt: skip
-
-    @property
-    def runs(self) -> str:
-        return f"/apis/windlass.dev/v1alpha1/namespaces/{self.name}/runs"
-
-    def status(self, name: str) -> Json:
-        found: Json = self.rest.get(f"{self.runs}/{name}").json.get("status", {})
-        return found
-
-    def pods(self, name: str = "") -> list[Json]:
-        path = f"/api/v1/namespaces/{self.name}/pods"
-        selector = f"windlass.dev/run={name}" if name else None
-        found: list[Json] = self.rest.get(path, labelSelector=selector).json["items"]
-        return found
-
-    def reaches(self, name: str, phase: str) -> Json:
-        return self.comes(name, lambda status: status.get("phase") == phase, phase)
-
-    def waits(self, name: str, reason: str, *words: str) -> Json:
-        def told(status: Json) -> bool:
-            message = status.get("message", "")
-            return status.get("reason") == reason and all(word in message for word in words)
-
-        return self.comes(name, told, f"{reason} {words}")
-
-    def comes(self, name: str, holds: Any, what: str) -> Json:
-        try:
-            rest.eventually(what, lambda: holds(self.status(name)), PATIENCE)
-        except AssertionError as never:
-            raise AssertionError(f"{never}; {name} is {json.dumps(self.status(name))}") from None
-        return self.status(name)
-
-    def nodes_of(self, name: str) -> set[str]:
-        listed = self.status(name)["assignment"]["members"]["worker"]
-        return {member["node"].removeprefix(f"{self.name}-") for member in listed}
-
-
 @pytest.fixture
 def case(plane: ControlPlane, parts: None) -> Iterator[Case]:
     own = rest.from_kubeconfig(plane.kubeconfig)
@@ -150,11 +63,6 @@ def case(plane: ControlPlane, parts: None) -> Iterator[Case]:
     for each in own.get(made.runs).json["items"]:
         own.delete(f"{made.runs}/{each['metadata']['name']}")
     own.close()
-
-
-def post(client: rest.Rest, path: str, body: Json) -> None:
-    answer = client.post(path, body)
-    assert answer.status == 201, answer.summary
 
 
 # --- nodes ----------------------------------------------------------------------------------------
@@ -200,6 +108,54 @@ def test_a_node_that_refuses_costs_no_retry_and_is_held_back_for_that_shape(
         assert case.reaches(name, "Succeeded").get("retries", 0) == 0
 
 
+def test_a_node_that_refuses_again_is_held_back_for_longer(
+    case: Case, kubelets: players.Players
+) -> None:
+    kubelets.refusing[case.node("bad")] = "OutOfcpu"
+    came = []
+    # None was refused before itself: what keeps the later ones away is what others met there.
+    for name in ("first", "second", "third"):
+        case.submit(name)
+        status = case.comes(name, lambda s: s.get("attempt", 0) == 1, "it was refused")
+        assert status.get("retries", 0) == 0
+        case.rest.merge(f"{case.runs}/{name}", {"spec": {"stop": True}})
+        case.reaches(name, "Stopped")
+        (pod,) = case.pods(name)
+        assert pod["status"]["reason"] == "OutOfcpu"
+        came.append(times.parse(pod["metadata"]["creationTimestamp"]).timestamp())
+    first, second, third = came
+    assert second - first >= 5
+    assert third - second >= 10
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def test_shared_memory_is_part_of_the_memory_that_is_asked_for_and_counted(case: Case) -> None:
+    case.node("n", memory="1000Mi")
+    half = {"cpu": "100m", "memory": "600Mi", "shm": "500Mi"}
+    case.submit("half", role={"resources": half}, run_for=None)
+    case.reaches("half", "Running")
+    (pod,) = case.pods("half")
+    (volume,) = (each for each in pod["spec"]["volumes"] if each["name"] == "shm")
+    assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": "500Mi"}
+    (container,) = pod["spec"]["containers"]
+    for amounts in (container["resources"]["requests"], container["resources"]["limits"]):
+        assert amounts["memory"] == "600Mi", "the volume is charged to the container, once"
+    # Of the 400Mi that are left none is held for /dev/shm besides, and none is given away twice.
+    case.submit("more", role={"resources": half | {"memory": "401Mi", "shm": "1Mi"}})
+    case.waits("more", "WaitingForCapacity", "memory")
+    case.submit("rest", role={"resources": half | {"memory": "400Mi", "shm": "400Mi"}})
+    case.reaches("rest", "Succeeded")
+    too_much = {"roles": [{"command": ["true"], "resources": {"memory": "1Gi", "shm": "2Gi"}}]}
+    answer = case.rest.post(case.runs, {
+        "apiVersion": "windlass.dev/v1alpha1", "kind": "Run", "metadata": {"name": "beyond"},
+        "spec": too_much,
+    })  # fmt: skip
+    assert answer.status == 422
+    assert "must be at most the memory, which includes it" in answer.json["message"]
+
+
 # --- devices --------------------------------------------------------------------------------------
 
 
@@ -221,10 +177,15 @@ def test_whole_devices_are_extended_resources_and_shares_need_somebody_who_grant
     case.reaches("one-more", "Succeeded")
 
 
-def test_shares_are_granted_where_a_node_says_who_does_and_the_pod_says_which(case: Case) -> None:
-    granting = case.node("grants", nvidia_com__gpu="1")
+def _granting(case: Case) -> None:
+    """A node with one device, of which somebody there grants shares."""
+    name = case.node("grants", nvidia_com__gpu="1")
     told = {"metadata": {"annotations": {"windlass.dev/capabilities": "shares"}}}
-    assert case.rest.merge(f"/api/v1/nodes/{granting}", told).status == 200
+    assert case.rest.merge(f"/api/v1/nodes/{name}", told).status == 200
+
+
+def test_shares_are_granted_where_a_node_says_who_does_and_the_pod_says_which(case: Case) -> None:
+    _granting(case)
     quarter = {"devices": [{"kind": "gpu", "share": "1/4"}]}
     case.submit("parts", 3, role=quarter, run_for=None)
     case.reaches("parts", "Running")
@@ -242,6 +203,27 @@ def test_shares_are_granted_where_a_node_says_who_does_and_the_pod_says_which(ca
     case.rest.merge(f"{case.runs}/parts", {"spec": {"stop": True}})
     for name in ("two-more", "whole"):
         case.reaches(name, "Succeeded")
+
+
+def test_shares_by_size_fill_a_device_and_the_pod_says_how_much_of_it_is_its_own(
+    case: Case,
+) -> None:
+    _granting(case)
+
+    def percent(amount: int) -> Json:
+        return {"devices": [{"kind": "gpu", "compute": amount}]}
+
+    case.submit("most", role=percent(60), run_for=None)
+    case.reaches("most", "Running")
+    (pod,) = case.pods("most")
+    assert pod["metadata"]["annotations"]["windlass.dev/devices"] == "nvidia.com/gpu/0:600"
+    assert "nvidia.com/gpu" not in pod["spec"]["containers"][0]["resources"]["limits"]
+    case.submit("too-much", role=percent(41))
+    case.waits("too-much", "WaitingForCapacity", "gpu")
+    case.submit("rest", role=percent(40))
+    case.reaches("rest", "Succeeded")
+    case.submit("by-memory", role={"devices": [{"kind": "gpu", "memory": "8Gi"}]})
+    case.waits("by-memory", "Impossible", "8192Mi of a gpu", "no node has all of it")
 
 
 def test_a_bundle_is_the_nodes_choice_where_nobody_says_where_devices_are(case: Case) -> None:
@@ -262,6 +244,86 @@ def test_claims_of_dynamic_resource_allocation_are_unsupported_and_never_created
         {"name": "gpu", "resourceClaimTemplateName": "any"}]})  # fmt: skip
     case.waits("claims", "Unsupported", "spec.overrides.resourceClaims")
     assert case.pods() == []
+
+
+# --- what experts override ------------------------------------------------------------------------
+
+
+def _classes(case: Case, name: str) -> None:
+    """Of priority and of runtime."""
+    for path, body in (
+        ("scheduling.k8s.io/v1/priorityclasses", {"value": 1234}),
+        ("node.k8s.io/v1/runtimeclasses", {"handler": "kata"}),
+    ):
+        post(case.rest, f"/apis/{path}", {"metadata": {"name": name}, **body})
+
+
+def test_what_experts_override_is_on_the_pod_and_what_is_ours_stays(case: Case) -> None:
+    case.node("n")
+    classed = f"{case.name}-class"
+    _classes(case, classed)
+    case.submit("expert", run_for=None, environment={"image": "mine:latest"}, overrides={
+        "labels": {"mine": "yes", "windlass.dev/run": "another"},
+        "annotations": {"mine": "too", "windlass.dev/devices": "nvidia.com/gpu/0"},
+        "imagePullPolicy": "Never", "imagePullSecrets": ["registry"],
+        "runtimeClassName": classed, "priorityClassName": classed,
+        "securityContext": {"runAsUser": 5, "runAsGroup": 6, "fsGroup": 7},
+        "hostNetwork": True,
+    })  # fmt: skip
+    case.reaches("expert", "Running")
+    (pod,) = case.pods("expert")
+    metadata, spec = pod["metadata"], pod["spec"]
+    assert metadata["labels"]["mine"] == "yes"
+    assert metadata["annotations"]["mine"] == "too"
+    assert "windlass.dev/devices" not in metadata["annotations"], "nobody takes devices by that"
+    assert [each["imagePullPolicy"] for each in spec["containers"]] == ["Never"]
+    assert spec["imagePullSecrets"] == [{"name": "registry"}]
+    assert (spec["runtimeClassName"], spec["priorityClassName"]) == (classed, classed)
+    assert spec["priority"] == 1234
+    held = spec["securityContext"]
+    assert (held["runAsUser"], held["runAsGroup"], held["fsGroup"]) == (5, 6, 7)
+    assert held["runAsNonRoot"], "the rest is as restricted as before"
+    assert held["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert "hostNetwork" not in spec, "what is not listed cannot be set"
+
+
+def test_an_override_that_names_what_is_not_there_is_told_so_and_goes_on_when_it_is(
+    case: Case,
+) -> None:
+    case.node("n")
+    missing = f"{case.name}-late"
+    case.submit("priority", overrides={"priorityClassName": missing})
+    case.submit("runtime", overrides={"runtimeClassName": missing})
+    for name, words in (
+        ("priority", f"no PriorityClass with name {missing} was found"),
+        ("runtime", f'RuntimeClass "{missing}" not found'),
+    ):
+        assert case.waits(name, "AdmissionRefused", words).get("retries", 0) == 0
+    assert case.pods() == []
+    _classes(case, missing)
+    for name in ("priority", "runtime"):
+        assert case.reaches(name, "Succeeded").get("retries", 0) == 0
+
+
+def test_an_override_that_no_pod_can_have_ends_the_run_with_the_api_servers_words(
+    case: Case,
+) -> None:
+    case.node("n")
+    case.submit("wrong", overrides={"labels": {"not a label": "x"}})
+    told = case.waits("wrong", "Unsupported", "metadata.labels: Invalid value", "not a label")
+    assert told["phase"] == "Failed"
+    assert case.pods() == []
+
+
+def test_whoever_asks_for_strictness_is_told_which_override_there_is_not(case: Case) -> None:
+    spec = {"roles": [{"command": ["true"]}], "overrides": {"hostNetwork": True}}
+    body = {
+        "apiVersion": "windlass.dev/v1alpha1", "kind": "Run", "metadata": {"name": "host"},
+        "spec": spec,
+    }  # fmt: skip
+    answer = case.rest.request("POST", case.runs, body, fieldValidation="Strict")
+    assert answer.status == 400
+    assert 'unknown field "spec.overrides.hostNetwork"' in answer.json["message"]
 
 
 # --- volumes --------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Gangs that nobody named: pods of JobSets, of Kubeflow's jobs and of Spark, on a real control
-plane. How many belong together is learned from the owner; they start whole or not at all."""
+plane. How many belong together is learned from the owner; they start whole or not at all. And an
+owner whose pods are no gang: KServe's."""
 
 from __future__ import annotations
 
@@ -211,3 +212,43 @@ def test_a_job_that_is_made_smaller_while_it_waits_starts_with_what_is_left(
         world.why(name, "Impossible")
     assert world.rest.merge(path, {"spec": {"parallelism": 2, "completions": 2}}).status == 200
     rest.eventually("both that are left are bound", lambda: made.bound() == ["n1", "n1"], PATIENCE)
+
+
+def test_replicas_of_an_inference_service_share_a_queue_by_label_and_each_starts_by_itself(
+    world: World,
+) -> None:
+    """Its Deployment is KServe's, its pods are made, made again and replaced by Kubernetes' own
+    controllers."""
+    world.add_nodes(node("n1", cpu="8"))
+    world.add_queue("serving", limit={"cpu": "2"})
+    operators.kserve(world, 3, **{"windlass.dev/queue": "serving"})
+    deployment = f"{operators.DEPLOYMENTS}/bert-predictor"
+
+    def pods(bound: bool) -> list[Json]:
+        listed = world.rest.get(world.pods(), labelSelector="component=predictor").json["items"]
+        alive = (each for each in listed if not each["metadata"].get("deletionTimestamp"))
+        return [each for each in alive if bool(each["spec"].get("nodeName")) == bound]
+
+    def are(bound: int, waiting: int) -> None:
+        rest.eventually(
+            f"{bound} are bound, {waiting} wait",
+            lambda: (len(pods(True)), len(pods(False))) == (bound, waiting),
+            PATIENCE,
+        )
+
+    try:
+        are(2, 1)
+        (waits,) = pods(False)
+        assert "serving" in world.why(waits["metadata"]["name"], "WaitingForQuota")
+        # Whoever is lost is replaced, and the one who waited longer comes first.
+        evict(world, pods(True)[0]["metadata"]["name"])
+        assert world.is_bound(waits["metadata"]["name"])
+        are(2, 1)
+        limit = {"spec": {"limit": {"cpu": "3"}}}
+        assert world.rest.merge("/apis/windlass.dev/v1alpha1/queues/serving", limit).status == 200
+        are(3, 0)
+        assert world.rest.merge(deployment, {"spec": {"replicas": 1}}).status == 200
+        are(1, 0)
+    finally:
+        world.rest.delete(deployment, {"propagationPolicy": "Foreground"})
+        rest.eventually("it is gone", lambda: world.rest.get(deployment).status == 404, PATIENCE)

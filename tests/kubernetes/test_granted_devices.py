@@ -31,16 +31,8 @@ PODS = "/api/v1/namespaces/default/pods"
 def node(cluster: kubelet.Cluster) -> Iterator[kubelet.Node]:
     """One whose plug-in has three devices."""
     found = cluster.nodes[0]
-    plugin = deviceplugin.DevicePlugin(found.path(deviceplugin.FOLDER), RESOURCE, DEVICES)
-    plugin.start()
-
-    def counted() -> bool:
-        told = ok(cluster.plane.rest.get(f"/api/v1/nodes/{found.name}"))
-        return bool(told["status"]["allocatable"].get(RESOURCE) == "3")
-
-    eventually("the node counts its devices", counted, 60)
-    yield found
-    plugin.stop()
+    with deviceplugin.offering(found, cluster.plane.rest, RESOURCE, *DEVICES):
+        yield found
 
 
 def make(cluster: kubelet.Cluster, node: kubelet.Node, name: str, limits: dict[str, str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -206,6 +207,37 @@ def test_an_upgrade_removes_what_no_version_needs_any_more_and_rotates(
     assert service["spec"]["caBundle"] == after["bundle.crt"]
 
 
+def test_a_run_that_was_taken_before_a_rule_came_goes_on_after_the_upgrade(
+    cli: Cli, plane: ControlPlane
+) -> None:
+    installed(cli)
+    runs = "/apis/windlass.dev/v1alpha1/namespaces/default/runs"
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/runs.windlass.dev"
+    before = plane.rest.get(path).json
+    schema = before["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    roles = schema["properties"]["spec"]["properties"]["roles"]["items"]
+    del roles["properties"]["resources"]["x-kubernetes-validations"]
+    assert plane.rest.request("PUT", path, before).status == 200
+
+    def is_taken(name: str, **how: str) -> bool:
+        role = {"command": ["true"], "resources": {"memory": "1Gi", "shm": "2Gi"}}
+        body = {
+            "apiVersion": "windlass.dev/v1alpha1", "kind": "Run", "metadata": {"name": name},
+            "spec": {"suspend": True, "roles": [role]},
+        }  # fmt: skip
+        return plane.rest.request("POST", runs, body, **how).status == 201
+
+    eventually("it is taken", lambda: is_taken("old"))
+    installed(cli)
+    eventually("another is refused", lambda: not is_taken("new", dryRun="All"))
+    for part, change in (
+        ("/status", {"status": {"phase": "Queued"}}),
+        ("", {"spec": {"stop": True}}),
+    ):
+        answer = plane.rest.merge(f"{runs}/old{part}", change)
+        assert answer.status == 200, answer.summary
+
+
 def test_uninstalling_keeps_what_users_made_unless_told(cli: Cli, plane: ControlPlane) -> None:
     installed(cli)
     runs = "/apis/windlass.dev/v1alpha1/namespaces/default/runs"
@@ -291,6 +323,9 @@ def test_the_doctor_says_what_is_not_there_and_what_would_help(kubernetes_binari
             "version": "ok", "clock": "ok", "permissions": "ok", "parts": "missing",
             "devices": "ok", "admission": "ok",
         }  # fmt: skip
+        alice = Cli(bare.token_kubeconfig("alice"))
+        unseen = diagnosis(alice)["devices"]
+        assert (unseen["state"], unseen["found"]) == ("limited", "you may not look at nodes")
         _refuse_pods(bare)
         eventually("pods would be refused", lambda: diagnosis(cli)["admission"]["state"] != "ok")
         assert "no pods here today" in diagnosis(cli)["admission"]["found"]
@@ -305,12 +340,14 @@ def test_the_doctor_says_what_is_not_there_and_what_would_help(kubernetes_binari
         assert "device plug-in" in found["devices"]["remedy"]
         assert "Deployment/windlass-scheduler: 0 of 2 ready" in found["parts"]["found"]
         assert found["certificate"]["state"] == "ok"
-        lesser = diagnosis(Cli(bare.token_kubeconfig("alice")))
-        unseen = {"permissions", "parts", "certificate", "devices", "admission"}
-        assert {name for name, check in lesser.items() if check["state"] == "limited"} == unseen
+        lesser = diagnosis(alice)
+        assert lesser["devices"] == found["devices"], "once it is installed everybody sees nodes"
         assert {name for name, check in lesser.items() if check["state"] == "ok"} == {
             "version", "clock",
         }, "what she may not see is not called well"  # fmt: skip
+        for name in ("permissions", "parts", "certificate", "admission"):
+            assert lesser[name]["state"] == "limited"
+            assert "you may not" in lesser[name]["found"]
         assert "Ask a cluster administrator" in lesser["permissions"]["remedy"]
 
 
@@ -327,6 +364,17 @@ def test_the_doctor_and_install_know_clusters_that_are_too_old(plane: ControlPla
         old.writes.clear()
         assert "needs 1.34 or newer" in cli.fails("install", "--no-wait").err
         assert old.writes == [], "nothing was changed"
+
+
+@pytest.mark.parametrize("seconds", [600, -600], ids=["ahead", "behind"])
+def test_the_doctor_tells_by_how_much_the_clocks_differ(plane: ControlPlane, seconds: int) -> None:
+    with elder.of_time(plane, seconds) as other:
+        found = diagnosis(Cli(other.kubeconfig))["clock"]
+    assert found["state"] == "limited"
+    told = re.fullmatch(r"this machine and the API server differ by (\d+) s", found["found"])
+    assert told, found
+    assert 570 <= int(told[1]) <= 630
+    assert "Synchronise the clocks" in found["remedy"]
 
 
 def _refuse_pods(plane: ControlPlane) -> None:

@@ -97,6 +97,12 @@ def _isolated_share(device: Json) -> bool:
     return "isolation" not in device or any(k in device for k in ("share", "memory", "compute"))
 
 
+def _shared_memory_fits(resources: Json) -> bool:
+    shm = resources.get("shm", "auto")
+    memory = resources.get("memory", run.Resources().memory)
+    return shm == "auto" or quantity.nano(shm) <= quantity.nano(memory)
+
+
 def _completion_role_exists(spec: Json) -> bool:
     if "completion" not in spec:
         return True
@@ -152,6 +158,10 @@ _LIMIT: Final = (
     "!has(self.limit) || !has(self.guarantee) || self.guarantee.all(k, !(k in self.limit) || "
     "quantity(string(self.guarantee[k])).compareTo(quantity(string(self.limit[k]))) <= 0)"
 )
+_SHARED_MEMORY: Final = (
+    "!has(self.shm) || string(self.shm) == 'auto' || "
+    "quantity(string(self.shm)).compareTo(quantity(string(self.memory))) <= 0"
+)
 
 RULES: Final[tuple[Rule, ...]] = (
     _short_name(run.Run, run.MAX_NAME, "pods"),
@@ -165,6 +175,10 @@ RULES: Final[tuple[Rule, ...]] = (
         run.Role, "minReplicas", "must be at most replicas",
         "!has(self.minReplicas) || self.minReplicas <= self.replicas",
         lambda role: role.get("minReplicas", 1) <= role.get("replicas", 1),
+    ),
+    Rule(
+        run.Resources, "shm", "must be at most the memory, which includes it: ask for more memory",
+        _SHARED_MEMORY, _shared_memory_fits,
     ),
     Rule(
         run.EnvFrom, "", "must name exactly one of secret and config",

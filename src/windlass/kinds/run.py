@@ -103,7 +103,7 @@ class Resources(Struct):
     memory: fields.Quantity = "1Gi"
     """Memory, shared memory included: `32Gi`."""
     shm: fields.QuantityOrAuto = "auto"
-    """Size of /dev/shm. `auto`: half of the memory."""
+    """Size of /dev/shm, which is part of the memory. `auto`: half of it."""
 
 
 class Device(Struct):

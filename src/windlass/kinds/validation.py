@@ -114,7 +114,10 @@ def _plan(kind: type[Object], node: Node) -> _Plan:
 
 
 def _apply(plan: _Plan, value: Any, old: Any, path: str, found: list[Problem]) -> None:
-    broken: list[rules.Rule | rules.Change] = [r for r in plan.always if not r.holds(value)]
+    broken: list[rules.Rule | rules.Change] = []
+    # What was taken before there was a rule may stay as it is, as in a cluster.
+    if plan.always and value != old:
+        broken += [rule for rule in plan.always if not rule.holds(value)]
     if old is not None:
         broken += [change for change in plan.changes if not change.holds(value, old)]
     found += [_broken(path, rule.path, value, rule.message) for rule in broken]

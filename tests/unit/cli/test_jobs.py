@@ -50,7 +50,7 @@ PLACES: list[tuple[list[str], str, Any]] = [
     (["--framework", "horovod"], "spec.framework", "mpi"),
     (["-c", "2"], "spec.roles.0.resources.cpu", "2"),
     (["-m", "4Gi"], "spec.roles.0.resources.memory", "4Gi"),
-    (["--shm", "2Gi"], "spec.roles.0.resources.shm", "2Gi"),
+    (["--shm", "256Mi"], "spec.roles.0.resources.shm", "256Mi"),
     (["-g", "2"], "spec.roles.0.devices.0.count", 2),
     (["--share", "1/4"], "spec.roles.0.devices.0.share", "1/4"),
     (["--device", "rdma=2"], "spec.roles.0.devices.0.kind", "rdma"),

@@ -110,6 +110,7 @@ GOOD: dict[str, Json] = {
                    "securityContext": {"runAsUser": 1000}},
         ttlAfterFinished="0s",
     ),
+    "shared memory as large as the memory": role(resources={"memory": "1Gi", "shm": "1024Mi"}),
     "nulls": role(env={"A": None, "B": "x"}, name=None) | {"status": None},
     "longest name of a run": named(run_object(), "a" * 40),
     "most replicas": role(replicas=4096, minReplicas=4096),
@@ -193,6 +194,13 @@ BAD: dict[str, Bad] = {
     ),
     "memory is auto": Bad(role(resources={"memory": "auto"}), "spec.roles[0].resources.memory",
                           "quantity"),
+    "shared memory above the memory": Bad(
+        role(resources={"memory": "1Gi", "shm": "1025Mi"}), "spec.roles[0].resources.shm",
+        "which includes it",
+    ),
+    "shared memory above the memory that is not named": Bad(
+        role(resources={"shm": "2Gi"}), "spec.roles[0].resources.shm", "which includes it"
+    ),
     "device without kind": Bad(role(devices=[{"count": 1}]), "spec.roles[0].devices[0].kind",
                                "Required"),
     "whole and share": Bad(device(count=1, share="1/4"), "spec.roles[0].devices[0]", "by count"),

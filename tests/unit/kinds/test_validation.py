@@ -44,6 +44,16 @@ def test_only_some_fields_may_change(name: str) -> None:
     assert [problem.path for problem in problems_of(new, old)] == ([path] if path else [])
 
 
+def test_what_was_taken_before_there_was_a_rule_goes_on_as_it_is() -> None:
+    old = cases.role(resources={"memory": "1Gi", "shm": "2Gi"})
+    assert validation.validate(run.Run, old) != []
+    told = old | {"status": {"phase": "Running"}}
+    assert validation.validate(run.Run, told, old) == []
+    other = cases.role(resources={"memory": "1Gi", "shm": "3Gi"})
+    problems = validation.validate(run.Run, other, old)
+    assert "spec.roles[0].resources.shm" in {problem.path for problem in problems}
+
+
 def test_a_run_s_user_is_named_and_stays() -> None:
     assert [p.message for p in problems_of(cases.run_object(user=""))] == [
         'Invalid value: "": must not be empty'
