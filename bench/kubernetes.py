@@ -105,11 +105,6 @@ class Plane:
         account = {"metadata": {"name": "default"}}
         await self.make(f"/api/v1/namespaces/{name}/serviceaccounts", [account])
 
-    async def remove_pods(self, namespace: str) -> None:
-        path = f"/api/v1/namespaces/{namespace}/pods"
-        body = msgspec.json.encode({"gracePeriodSeconds": 0})
-        await self.store.raw("DELETE", path, body=body)
-
     # --- processes
 
     def start(self, name: str) -> Process:

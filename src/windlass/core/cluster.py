@@ -222,12 +222,25 @@ class Cluster:
         caps: Ints = kept.table[row]
         seen = kept.seen[row]
         if seen < now:
-            changed = np.array(self._touched[seen:], np.int64)
-            if len(changed) > 1:
-                changed = np.unique(changed)
-            caps[changed] = self._fit(shape, changed)
+            self._catch_up(shape, caps, self._touched[seen:])
             kept.seen[row], kept.totals[row] = now, UNKNOWN
         return caps
+
+    def _catch_up(self, shape: Shape, caps: Ints, touched: list[int]) -> None:
+        """Counts again where something changed."""
+        if len(touched) == 1 and shape.is_plain and not shape.requests:
+            caps[touched[0]] = self._fit_on_one(shape, touched[0])
+            return
+        changed = np.unique(np.array(touched, np.int64))
+        caps[changed] = self._fit(shape, changed)
+
+    def _fit_on_one(self, shape: Shape, node: int) -> int:
+        """`_fit` of one node, for members that need nothing but amounts: after each that sits down
+        this is asked for the next, and arrays of one cost ten times as much."""
+        if not (self.takes(shape.constraint)[node] and self.mask(shape.constraint)[node]):
+            return 0
+        fit = min((int(self.free[c, node]) // need for c, need in shape.needs), default=int(_MANY))
+        return max(0, fit)
 
     def refresh(self) -> None:
         """Brings every kept shape up to date, all at once."""

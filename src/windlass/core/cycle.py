@@ -373,8 +373,8 @@ class Cycle:
 
     def try_place(self, ask: Ask, model: str = "") -> tuple[Seat, ...] | Failure:
         """As `place.place`, but what is known to be stuck is not tried again."""
-        wishes, key = ask.wishes, self.kind(ask, model)
-        known = self._stuck.get(key)
+        wishes = ask.wishes
+        known = self._stuck.get(self.kind(ask, model)) if self._stuck else None
         if known is not None and ask.members >= known.count:
             return _as_told_to(known.failure, wishes)
         if self.work.exhausted:
@@ -384,7 +384,7 @@ class Cycle:
         answer = reserve.place_beside(self, ask.unit, wishes, ask.end, ask.beside)
         scene.model = ""
         if isinstance(answer, Failure):
-            self._stuck[key] = Stuck(ask.members, answer)
+            self._stuck[self.kind(ask, model)] = Stuck(ask.members, answer)
         return answer
 
     def commit(self, unit: Unit, seats: tuple[Seat, ...]) -> None:

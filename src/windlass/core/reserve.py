@@ -149,6 +149,8 @@ def place_beside(
 def also_take(cycle: Cycle, unit: Unit, seats: Sequence[Seat], end: float | None) -> None:
     """What starts now is taken from every shadow that it runs into. A promise that does not hold
     beside it is gone: one that does not bind the unit, for the others were left their room."""
+    if not cycle.reservations:
+        return
     stay = Stay(unit, cycle.now, stays_until(cycle, unit, end), seats)
     met = shadows.affected(cycle.reservations, stay)
     passed = [held for held in met if not binds(cycle, unit, held)]
