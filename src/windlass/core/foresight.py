@@ -230,7 +230,7 @@ class _Ranks:
         self._outdated: set[str] = set()
         """Queues of which somebody was told to go since."""
         self._inside: Mask | None = None
-        self._gains: dict[tuple[Held, ...], tuple[Ints, Ints]] = {}
+        self._gains: dict[tuple[Held, ...], Ints] = {}
         self._ground: _Ground | None = None
 
     def forget(self, queues: Iterable[str]) -> None:
@@ -322,11 +322,8 @@ class _Ranks:
 
     def enough(self, cycle: Cycle, shapes: Gauge, shape: Ints, missing: Ints) -> Mask:
         """By row, whether that might leave what is missing, with what others leave anyway."""
-        own, outlook = self._bounds[self._group, shape], cycle.departures.outlook()
-        if outlook is None:
-            return np.asarray(own >= missing)
-        worst, later = (gains[shape] for gains in self._gains_beside(cycle, shapes, ()))
-        return np.asarray((own + worst >= missing) | (later >= missing))
+        own, later = self._bounds[self._group, shape], self._gains_beside(cycle, shapes, ())
+        return np.asarray(own + later[shape] >= missing)
 
     def may_gain(
         self,
@@ -341,26 +338,20 @@ class _Ranks:
         rank = int(self._group[row])
         if rank not in self._known and cycle.policy.preempt:
             self._bring_up(cycle, shapes, set(self._numbers.values()) - self._known)
-        worst, later = self._gains_beside(cycle, shapes, beside)
-        if later[shape] >= count:
-            return True
-        if self._bounds[rank, shape] + worst[shape] >= count:
+        count -= int(self._gains_beside(cycle, shapes, beside)[shape])
+        if self._bounds[rank, shape] >= count:
             self.look_closer(shapes, {(rank, shape)})
-        return bool(self._bounds[rank, shape] + worst[shape] >= count)
+        return bool(self._bounds[rank, shape] >= count)
 
-    def _gains_beside(
-        self, cycle: Cycle, shapes: Gauge, beside: tuple[Held, ...]
-    ) -> tuple[Ints, Ints]:
-        """By shape, how many more fit, away from these promises, with what those leave who were
-        told to go: as far as it can be counted on now, and once they are gone."""
+    def _gains_beside(self, cycle: Cycle, shapes: Gauge, beside: tuple[Held, ...]) -> Ints:
+        """By shape, how many more fit, away from these promises, once those are gone who were told
+        to go: at least as many as can be counted on now."""
         found = self._gains.get(beside)
         if found is None:
-            outlook, nothing = cycle.departures.outlook(), np.zeros(len(shapes.shapes), np.int64)
-            found = (nothing, nothing)
+            outlook, found = cycle.departures.outlook(), np.zeros(len(shapes.shapes), np.int64)
             if outlook is not None:
                 cluster, out = cycle.scene.cluster, shadows.nodes_of(beside)
-                worst, later = outlook.worst_hope, outlook.later_hope
-                found = worst.gains(cluster, shapes, out), later.gains(cluster, shapes, out)
+                found = outlook.later_hope.gains(cluster, shapes, out)
             self._gains[beside] = found
         return found
 
@@ -372,10 +363,12 @@ class _Ranks:
         return self._inside
 
     def _may_be_inside(self, cycle: Cycle) -> Mask:
-        left, used = cycle.departures.left(), np.zeros_like(self._own)
-        for (queue, _), number in self._numbers.items():
+        left, by_queue = cycle.departures.left(), dict[str, list[int]]()
+        for queue in {queue for queue, _ in self._numbers}:
             mine, gone = cycle.tree.used[queue], left.get(queue, {})
-            used[number] = [mine.get(r, 0) - gone.get(r, 0) for r in self._resources]
+            by_queue[queue] = [mine.get(r, 0) - gone.get(r, 0) for r in self._resources]
+        used = np.array([by_queue[queue] for queue, _ in self._numbers], np.int64)
+        used = used.reshape(self._own.shape)
         need, own = self._need, self._own[self._group]
         beyond = (used - self._held)[self._group] + need > own
         concerned = ((need > 0) & (own > 0)).any(axis=1)

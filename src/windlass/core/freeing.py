@@ -241,7 +241,8 @@ def _plan_in_order(trial: Trial, rank: Ints, allowed: Mask, models: tuple[str, .
     near = _near_only(trial, gone, seats)
     if not trial.quota or sparing.Books(trial.claim, trial.pool, near).allow():
         gone = near
-    if sparing.spare(trial, gone, rank):
+    # A single one cannot stay: without it not even all that cost less were enough.
+    if gone.sum() > 1 and sparing.spare(trial, gone, rank):
         seats = trial.place(trial.cluster(gone), gone, None, models)
     return None if isinstance(seats, Failure) else Plan(gone, seats, _price(trial.pool, gone))
 
