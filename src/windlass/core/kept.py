@@ -1,0 +1,86 @@
+"""What fits where, per shape of member, in one table: copied and brought up to date at once.
+
+`Cluster` keeps one for itself and one for each of its forks, and says when a row is out of date.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from windlass.core.gauge import Gauge
+from windlass.core.shapes import Shape
+
+Ints = npt.NDArray[np.int64]
+
+UNKNOWN = -1
+
+
+class Kept:
+    """What fits where, per shape, in one table, so that all of it is copied and brought up to date
+    at once."""
+
+    def __init__(self, nodes: int) -> None:
+        self.table: Ints = np.zeros((0, nodes), np.int64)
+        self.row: dict[int, int] = {}
+        """Shape id -> row."""
+        self.seen: list[int] = []
+        """By row, how many changes it knows of."""
+        self.totals: list[int] = []
+        """By row, over all nodes; `UNKNOWN`: nobody asked yet."""
+        self._shapes: list[Shape] = []
+        self._gauge: Gauge | None = None
+
+    def add(self, shape: Shape, caps: Ints, seen: int) -> Ints:
+        row = len(self.row)
+        if row == len(self.table):
+            more = np.zeros((max(4, row), self.table.shape[1]), np.int64)
+            self.table = np.concatenate([self.table, more])
+        self.row[shape.id], self._gauge = row, None
+        self._shapes.append(shape)
+        self.seen.append(seen)
+        self.totals.append(UNKNOWN)
+        kept: Ints = self.table[row]
+        kept[:] = caps
+        return kept
+
+    def gauge(self, resources: int) -> Gauge:
+        if self._gauge is None:
+            self._gauge = Gauge(self._shapes, resources)
+        return self._gauge
+
+    def total(self, shape: Shape) -> int:
+        row = self.row[shape.id]
+        if self.totals[row] == UNKNOWN:
+            self.totals[row] = int(self.table[row].sum())
+        return self.totals[row]
+
+    def put(self, nodes: Ints, caps: Ints) -> None:
+        """What fits on some nodes, by row."""
+        rows = slice(len(self.row))
+        more = (caps.sum(axis=1) - self.table[rows, nodes].sum(axis=1)).tolist()
+        self.table[rows, nodes] = caps
+        known = zip(self.totals, more, strict=True)
+        self.totals = [UNKNOWN if total == UNKNOWN else total + n for total, n in known]
+
+    def all_at(self, version: int) -> None:
+        self.seen = [version] * len(self.row)
+
+    def only(self, shapes: Iterable[Shape]) -> Kept:
+        """Without all others."""
+        found = Kept(self.table.shape[1])
+        for shape in shapes:
+            if shape.id in self.row:
+                row = self.row[shape.id]
+                found.add(shape, self.table[row], self.seen[row])
+        return found
+
+    def copy(self) -> Kept:
+        twin = copy.copy(self)
+        twin.table, twin.row = self.table.copy(), dict(self.row)
+        twin.seen, twin.totals = list(self.seen), list(self.totals)
+        twin._shapes = list(self._shapes)
+        return twin
