@@ -310,8 +310,8 @@ def test_an_override_that_no_pod_can_have_ends_the_run_with_the_api_servers_word
 ) -> None:
     case.node("n")
     case.submit("wrong", overrides={"labels": {"not a label": "x"}})
-    told = case.waits("wrong", "Unsupported", "metadata.labels: Invalid value", "not a label")
-    assert told["phase"] == "Failed"
+    case.waits("wrong", "Unsupported", "metadata.labels: Invalid value", "not a label")
+    assert case.reaches("wrong", "Failed")["reason"] == "Unsupported"
     assert case.pods() == []
 
 

@@ -270,15 +270,9 @@ class Cluster:
         self.refresh()
         return np.array([self._kept.total(shape) for shape in shapes], np.int64)
 
-    def at_least(self, shape: Shape) -> int:
-        """Members of the shape that surely fit: on nodes that nobody touched since it was asked
-        for. Much cheaper than `caps` where little changed."""
-        row = self._kept.row.get(shape.id)
-        if row is None:
-            return 0
-        touched = self._touched[self._kept.seen[row] :]
-        there = int(self._kept.table[row][touched].sum()) if touched else 0
-        return self._kept.total(shape) - there
+    def touched_since(self, version: int) -> list[int]:
+        """Nodes of which something changed since then, each as often as it did."""
+        return self._touched[version:]
 
     def caps_so_far(self, shape: Shape) -> Ints:
         """`caps` as they were when last asked for: no less, where room only shrank. Read only."""

@@ -28,12 +28,17 @@ if TYPE_CHECKING:
 Ints = npt.NDArray[np.int64]
 
 
+_FEW_CHANGES = 64
+"""So many are cheaper to leave out than to count again."""
+
+
 class Room:
     """How many members of a shape fit at most, as of when it was last too little."""
 
     def __init__(self, cluster: Cluster, work: Work) -> None:
         self._cluster, self._work = cluster, work
-        self._known: dict[tuple[int, str], tuple[int, int]] = {}
+        self._known: dict[tuple[int, str], tuple[int, int, Ints]] = {}
+        """(shape, level) -> as of which version of the cluster, how many, and on which nodes."""
         self._beside: dict[object, tuple[object, int, int]] = {}
         """(shape, level, promises) -> what fits beside them, as of which state of them and of the
         cluster."""
@@ -71,14 +76,22 @@ class Room:
         return known
 
     def _most(self, shape: Shape, level: str, count: int) -> int:
-        version, known = self._known.get((shape.id, level), (-1, 0))
-        if version >= 0 and (known < count or version == self._cluster.version):
-            return known
-        if not level and (surely := self._cluster.at_least(shape)) >= count:
-            return surely
+        found = self._known.get((shape.id, level))
+        if found is not None:
+            version, known, there = found
+            if known < count:
+                return known
+            touched = self._cluster.touched_since(version)
+            if not touched:
+                return known
+            if not level and len(touched) <= _FEW_CHANGES:
+                untouched = known - int(there[touched].sum())
+                if untouched >= count:
+                    return untouched  # nothing need be counted again
         self._work.spend(len(self._cluster))
-        most = self._best(level, self._cluster.caps(shape))
-        self._known[shape.id, level] = (self._cluster.version, most)
+        caps = self._cluster.caps(shape)
+        most = self._best(level, caps)
+        self._known[shape.id, level] = (self._cluster.version, most, caps.copy())
         return most
 
     def _best(self, level: str, caps: Ints) -> int:
