@@ -7,23 +7,16 @@ everybody in arrays and with nobody, so that victims are on their way and promis
 
 from __future__ import annotations
 
-import dataclasses
-from unittest import mock
-
-from hypothesis import given, note
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.properties import carry, generators, test_alike
+from tests.properties import bothways, generators, test_alike
 from tests.properties.settings import CAMPAIGN, cases
 from tests.unit.core import test_preempt_laws
-from windlass.core import cycle, foresight, state
-from windlass.core.facts import Decision, Facts, Policy
+from windlass.core import foresight
+from windlass.core.facts import Facts, Policy
 
 pytestmark = CAMPAIGN
-NOW = 100.0
-ROUNDS = 3
-ENOUGH = 10**9
-"""Work that no decision here comes near: a look at all spends another part of it."""
 
 
 def full() -> st.SearchStrategy[Facts]:
@@ -40,15 +33,4 @@ def _full(seed: int, nodes: int, running: int) -> Facts:
 def test_looking_at_everybody_at_once_decides_as_asking_one_by_one(
     facts: Facts, policy: Policy
 ) -> None:
-    policy = dataclasses.replace(policy, operations=ENOUGH)
-    for number in range(ROUNDS):
-        now = NOW + 10 * number
-        at_once, one_by_one = (_decided(facts, now, policy, many) for many in (0, 1 << 30))
-        note(f"at once: {at_once}\none by one: {one_by_one}")
-        assert test_alike.outcome(at_once) == test_alike.outcome(one_by_one)
-        facts = carry.carry_out(facts, at_once, now)
-
-
-def _decided(facts: Facts, now: float, policy: Policy, many: int) -> Decision:
-    with mock.patch.object(foresight, "MANY", many):
-        return cycle.decide(state.build(facts), now, policy)
+    bothways.decide_alike(facts, policy, (foresight, "MANY"), 0, 1 << 30)

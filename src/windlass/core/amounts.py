@@ -69,7 +69,7 @@ def _charge(cluster: Cluster, request: DeviceRequest) -> int:
         where = np.argwhere(eligible)
         profiles = bank.devices[where[0][0]][where[0][1]].profiles if len(where) else ()
         return next((p.compute for p in profiles if p.name == request.profile), WHOLE)
-    memory = bank.full_memory[eligible]
+    memory = bank.full[1][eligible]
     smallest = int(memory.min()) if len(memory) else 0
     by_memory = -(-request.memory * WHOLE // smallest) if smallest else 0
     return max(request.compute, by_memory)

@@ -206,10 +206,6 @@ class Bank:
         """By node and device, compute and memory of it if nobody holds a part."""
         return self._full
 
-    @property
-    def full_memory(self) -> Ints:
-        return self._full[1]
-
     def take(self, shape: Shape, node: int) -> tuple[Grant, ...] | None:
         """Grants for one member, taken; None (and nothing taken) when they do not fit."""
         owned = self.devices[node]

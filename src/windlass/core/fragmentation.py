@@ -128,7 +128,7 @@ class _Layout:
                 for profile in device.profiles if device.kind == kind else ():
                     part = profile.slices * WHOLE // max(1, device.slices)
                     self._parts[profile.name] = max(part, self._parts.get(profile.name, 0))
-        self._memory: Ints = np.maximum(1, cluster.bank.full_memory)
+        self._memory: Ints = np.maximum(1, cluster.bank.full[1])
         self._most_memory = int(self._memory[self._mask].max(initial=1))
         models = [
             next((d.model for d in node.devices if d.kind == kind), "") for node in cluster.nodes

@@ -36,7 +36,7 @@ from windlass.core.place import Failure, sit_down
 from windlass.core.queues import Shortage, Sums, Tree
 from windlass.core.roster import Columns, Piece
 from windlass.core.shadows import Held
-from windlass.core.victims import Claim, Hope, Part, Pool, Standing
+from windlass.core.victims import Claim, Hope, Pool, Standing
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Ask, Cycle
@@ -80,7 +80,7 @@ class Desk:
     hopes: dict[object, Cluster] = dataclasses.field(default_factory=dict)
     """Per standing of a claim: the cluster once without everybody who might go for it. In one
     decision room only shrinks, so who does not fit there need not look any further."""
-    borrowed: dict[object, tuple[object, Part | None]] = dataclasses.field(default_factory=dict)
+    borrowed: dict[object, tuple[object, Pool | None]] = dataclasses.field(default_factory=dict)
     """What `victims` found out about who holds borrowed room, and after which changes."""
     members: dict[int, tuple[int, list[tuple[set[str], int]]]] = dataclasses.field(
         default_factory=dict

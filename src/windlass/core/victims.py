@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -220,17 +220,19 @@ def withdrawable(cycle: Cycle) -> Iterator[str]:
 
 def has_outranked(cycle: Cycle, claim: Claim) -> bool:
     """Whether there is anybody to stop in its own queue."""
+    return bool(_own_victims(cycle, claim)[1].any())
+
+
+def _own_victims(cycle: Cycle, claim: Claim) -> tuple[Columns, Mask]:
+    """Those of its own queue, and which of them it may have stopped."""
     own = columns_of(cycle, claim.unit.queue)
-    return bool(
-        (_outranked(cycle, claim.unit, own) & _evictable(claim, claim.unit.queue, own)).any()
-    )
+    return own, _outranked(cycle, claim.unit, own) & _evictable(claim, claim.unit.queue, own)
 
 
 def pool(cycle: Cycle, claim: Claim) -> Pool:
     """Everybody who may be stopped for the claim."""
-    found: list[Part] = []
-    own = columns_of(cycle, claim.unit.queue)
-    mask = _outranked(cycle, claim.unit, own) & _evictable(claim, claim.unit.queue, own)
+    found: list[Pool] = []
+    own, mask = _own_victims(cycle, claim)
     if mask.any():
         kinds = (
             np.where(own.surplus, SURPLUS, OUTRANKED) if claim.inside else np.zeros_like(own.size)
@@ -353,7 +355,7 @@ class _Borrowers:
         self._scarce = sorted(claim.scarce & claim.tree.guaranteed)
         self._known: dict[str, dict[str, tuple[Mask, Mask]]] = {}
 
-    def of(self, name: str) -> Part | None:
+    def of(self, name: str) -> Pool | None:
         """What the claim may take back from one queue. Who holds what is borrowed is the same for
         everybody who asks, until somebody there starts or goes."""
         claim, tree = self._claim, self._claim.tree
@@ -378,7 +380,7 @@ class _Borrowers:
             found += self._changes(child)
         return found
 
-    def _borrowed(self, name: str, top: str, *, whole_branch: bool) -> Part | None:
+    def _borrowed(self, name: str, top: str, *, whole_branch: bool) -> Pool | None:
         if top not in self._known:
             self._known[top] = self._below(top, whole_branch=whole_branch)
         if name not in self._known[top]:
@@ -473,27 +475,11 @@ def _with_all_surplus(columns: Columns, mask: Mask, told: Mask) -> Mask:
     return mask
 
 
-class Part(NamedTuple):
-    """Those of one queue that may go, as in `Pool`; `least` is the number among them."""
-
-    queue: str
-    pieces: list[Piece]
-    least: Ints
-    kind: Ints
-    priority: Ints
-    started: Floats
-    lost: Floats
-    protected: Floats
-    size: Ints
-    flat: Flat
-    held: dict[str, Ints]
-
-
-def _part(cycle: Cycle, queue: str, columns: Columns, rows: Ints, kinds: Ints) -> Part:
+def _part(cycle: Cycle, queue: str, columns: Columns, rows: Ints, kinds: Ints) -> Pool:
+    """Those of one queue that may go."""
     number = np.full(len(columns.pieces), -1, np.int64)
     number[rows] = np.arange(len(rows))
-    return Part(
-        queue,
+    return Pool(
         columns.pieces[rows].tolist(),
         number[columns.least[rows]],
         kinds[rows],
@@ -503,17 +489,18 @@ def _part(cycle: Cycle, queue: str, columns: Columns, rows: Ints, kinds: Ints) -
         columns.protected[rows],
         columns.size[rows],
         columns.flat.only(rows),
+        [(queue, slice(0, len(rows)))],
         {resource: columns.held_of(resource)[rows] for resource in cycle.tree.ruled},
     )
 
 
-def _joined(cycle: Cycle, claim: Claim, parts: Sequence[Part]) -> Pool:
-    sizes = [len(part.pieces) for part in parts]
-    ends = np.cumsum([0, *sizes]).tolist()
-    least = [
-        np.where(part.least < 0, -1, part.least + begin)
-        for part, begin in zip(parts, ends, strict=False)
-    ]
+def _joined(cycle: Cycle, claim: Claim, parts: Sequence[Pool]) -> Pool:
+    sizes = [len(part) for part in parts]
+    begins = np.cumsum([0, *sizes]).tolist()[: len(parts)]
+    least, queues = list[Ints](), list[tuple[str, slice]]()
+    for part, begin in zip(parts, begins, strict=True):
+        least.append(np.where(part.least < 0, -1, part.least + begin))
+        queues += [(name, slice(at.start + begin, at.stop + begin)) for name, at in part.queues]
 
     def column(name: str) -> npt.NDArray[Any]:
         return _concatenated([getattr(part, name) for part in parts])
@@ -528,7 +515,7 @@ def _joined(cycle: Cycle, claim: Claim, parts: Sequence[Part]) -> Pool:
         column("protected"),
         column("size"),
         roster.join([part.flat for part in parts], sizes, len(cycle.scene.cluster.resources)),
-        [(part.queue, slice(ends[i], ends[i + 1])) for i, part in enumerate(parts)],
+        queues,
         {r: _concatenated([part.held[r] for part in parts]) for r in claim.tree.ruled},
     )
 
