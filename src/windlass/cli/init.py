@@ -35,7 +35,7 @@ spec:
     resources:
       cpu: "1"
       memory: 1Gi            # of each worker, shared memory included
-      # shm: 512Mi           # size of /dev/shm; default: half of the memory
+      # shm: 512Mi           # size of /dev/shm, part of the memory; default: half of it
     # devices:
     # - kind: gpu
     #   count: 1             # or  share: 1/4

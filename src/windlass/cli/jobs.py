@@ -92,7 +92,7 @@ _OPTIONS = (
     # what each member holds
     _option("-c", "--cpus", text="Cores of each: 2, 500m. [default: 1]"),
     _option("-m", "--memory", text="Memory of each: 4Gi. [default: 1Gi]"),
-    _option("--shm", text="Size of /dev/shm: 2Gi. [default: half of the memory]"),
+    _option("--shm", text="Size of /dev/shm, part of the memory: 2Gi. [default: half of it]"),
     _option("-g", "--gpus", metavar="N", text="GPUs of each."),
     _option("--share", metavar="1/N", text="A share of one GPU instead: 1/4."),
     _many("--gpu-model", metavar="MODEL", text="A model that will do, best first."),
