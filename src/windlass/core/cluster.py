@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import constraints, devices
+from windlass.core import arrays, constraints, devices
 from windlass.core.facts import Constraint, DeviceRequest, Grant, Node, Preference, Role, Seat
 from windlass.core.gauge import Gauge
 from windlass.core.kept import UNKNOWN, Kept
@@ -74,6 +74,11 @@ class Cluster:
         self._kept = Kept(size)
         """Per shape, what fits where, as of when it was last asked for."""
         self._touched: list[int] = []
+        """Nodes of which something changed, one after another."""
+        self._generation = 0
+        """How often that was begun anew."""
+        self._origin: tuple[Cluster, int, int] | None = None
+        """What it is a fork of, and as of which change and generation of that."""
         self._undo: list[tuple[int, Ints, devices.Row, tuple[int, ...]]] = []
 
     @functools.cached_property
@@ -97,9 +102,11 @@ class Cluster:
         if shapes is None:
             self.refresh()
             self._touched.clear()
+            self._generation += 1
             self._kept.all_at(0)
-            twin._kept = self._kept.copy()
+            twin._kept, twin._origin = self._kept.copy(), None
         else:
+            twin._origin = (self, len(self._touched), self._generation)
             twin._kept = Kept(len(self))
             for shape in shapes:
                 twin._kept.add(shape, self.caps(shape), 0)
@@ -123,7 +130,7 @@ class Cluster:
         twin.domains = [ids[where] for ids in self.domains]
         twin._whole, twin._starts = (self, where), {}
         twin._masks, twin._points, twin._when_empty, twin._domains_of = {}, {}, {}, {}
-        twin._kept, twin._touched, twin._undo = Kept(len(where)), [], []
+        twin._kept, twin._touched, twin._undo, twin._origin = Kept(len(where)), [], [], None
         return twin
 
     # --- facts about nodes
@@ -218,7 +225,7 @@ class Cluster:
         kept, now = self._kept, len(self._touched)
         row = kept.row.get(shape.id)
         if row is None:
-            return kept.add(shape, self._fit(shape, _ALL), now)
+            return kept.add(shape, self._fit_first(shape), now)
         caps: Ints = kept.table[row]
         seen = kept.seen[row]
         if seen < now:
@@ -226,12 +233,23 @@ class Cluster:
             kept.seen[row], kept.totals[row] = now, UNKNOWN
         return caps
 
+    def _fit_first(self, shape: Shape) -> Ints:
+        """`_fit` of all nodes. What a fork was made of knows it but for what changed since."""
+        if self._origin is not None:
+            origin, version, generation = self._origin
+            if generation == origin._generation:
+                caps = origin.caps(shape).copy()
+                changed = arrays.distinct(origin._touched[version:] + self._touched, len(self))
+                caps[changed] = self._fit(shape, changed)
+                return caps
+        return self._fit(shape, _ALL)
+
     def _catch_up(self, shape: Shape, caps: Ints, touched: list[int]) -> None:
         """Counts again where something changed."""
         if len(touched) == 1 and shape.is_plain and not shape.requests:
             caps[touched[0]] = self._fit_on_one(shape, touched[0])
             return
-        changed = np.unique(np.array(touched, np.int64))
+        changed = arrays.distinct(touched, len(self))
         caps[changed] = self._fit(shape, changed)
 
     def _fit_on_one(self, shape: Shape, node: int) -> int:
@@ -247,7 +265,7 @@ class Cluster:
         kept, now = self._kept, len(self._touched)
         first = min(kept.seen, default=now)
         if first < now:
-            changed = np.unique(np.array(self._touched[first:], np.int64))
+            changed = arrays.distinct(self._touched[first:], len(self))
             kept.put(changed, self.caps_of(self.kept_shapes(), changed))
             kept.all_at(now)
 
@@ -295,9 +313,9 @@ class Cluster:
         """`caps` if rows as `shift` takes them were given back, for a shape without host ports.
         Nothing changes, and only nodes that the rows name are looked at."""
         caps = self.caps(shape)
-        nodes = np.unique(members[0])
-        if not len(nodes):
+        if not members.shape[1]:
             return caps
+        nodes = arrays.distinct(members[0], len(self))
         part = self.part_without(nodes, members, devices)
         caps = caps.copy()
         caps[nodes] = part.caps_at(shape, np.arange(len(nodes)))
@@ -518,14 +536,16 @@ def rows_in(where: Ints, width: int, members: Ints, devices: Ints) -> tuple[Ints
     most = max(nodes.max(initial=-1), owners.max(initial=-1), where.max(initial=-1))
     number = np.full(most + 1, -1, np.int64)
     number[where] = np.arange(len(where))
-    nodes, owners = number[nodes], number[owners]
-    here, there = nodes >= 0, owners >= 0
+    inside = devices[0] - owners * width
+    members, devices = members.copy(), devices.copy()
+    members[0], owners = number[nodes], number[owners]
+    devices[0] = owners * width + inside
+    here, there = members[0] >= 0, owners >= 0
     if not here.all():
-        members, nodes = members[:, here], nodes[here]
+        members = members.compress(here, axis=1)
     if not there.all():
-        devices, owners = devices[:, there], owners[there]
-    inside = devices[0] - devices[0] // max(width, 1) * width
-    return np.vstack([nodes, members[1:]]), np.vstack([owners * width + inside, devices[1:]])
+        devices = devices.compress(there, axis=1)
+    return members, devices
 
 
 def _domain_ids(nodes: Iterable[Node], depth: int) -> Ints:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import freeing, queues, releases, roster, victims
+from windlass.core import arrays, freeing, releases, roster, victims
 from windlass.core.choosing import PARTITIONED
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Role, Running, Seat, Unit
@@ -44,8 +44,10 @@ class Departures:
         """The same, part by part: a unit may be told more than once, for one gainer each."""
         self._evicted = -1
         """Evictions that are among the told already; -1: not even those of earlier decisions."""
-        self._left: tuple[int, dict[str, Sums]] = (0, {})
-        """By queue, what so many of them leave."""
+        self._left = cycle.tree.empty()
+        """What they hold, by queue."""
+        self._held_for = cycle.tree.empty()
+        """What is promised to others on top of that."""
         self._promises: dict[str, _Promise] = {}
         self._promised = roster.flatten((), len(cycle.scene.cluster.resources))
         self._worst: tuple[tuple[int, int, int], Tree] | None = None
@@ -78,6 +80,8 @@ class Departures:
             whole = roster.part_of(cluster, running, (*before.seats, *seats))
         self._told[key] = whole
         self._parts.append(part)
+        unit = running.unit
+        self._left.add(unit.queue, part.held, firm=not unit.preemptible)
 
     def leaving(self) -> Flat:
         """What they hold."""
@@ -86,14 +90,8 @@ class Departures:
 
     def left(self) -> dict[str, Sums]:
         """By queue, with those below it: what they leave."""
-        told, (seen, sums) = self.told(), self._left
-        if seen != len(self._parts):
-            sums = {}
-            for piece in told.values():
-                for queue in self._cycle.tree.path(piece.running.unit.queue):
-                    queues.add(sums.setdefault(queue, {}), piece.held)
-            self._left = (len(self._parts), sums)
-        return sums
+        self.told()
+        return self._left.used
 
     def promised(self) -> Flat:
         """What is held for others on top of those who leave it."""
@@ -114,17 +112,17 @@ class Departures:
             more = roster.flatten([promise.piece for promise in new], resources)
             self._promised = roster.join([self._promised, more], [size, len(new)], resources)
             self._promises |= {promise.piece.key: promise for promise in new}
+            for promise in new:
+                unit = promise.unit
+                self._held_for.add(unit.queue, promise.piece.held, firm=not unit.preemptible)
         return self._promises.values()
 
     # --- what it means for others
 
     def tree_without(self) -> Tree:
         """Once all of them are gone."""
-        tree = self._cycle.tree.fork()
-        for piece in self.told().values():
-            unit = piece.running.unit
-            tree.add(unit.queue, piece.held, firm=not unit.preemptible, sign=-1)
-        return tree
+        self.told()
+        return self._cycle.tree.less(self._left, self._left)
 
     def tree_at_worst(self) -> Tree:
         """What every queue holds at worst while they leave. Read only."""
@@ -133,11 +131,8 @@ class Departures:
             return cycle.tree
         at = (len(cycle.placements), len(cycle.nominations), len(cycle.evictions))
         if self._worst is None or self._worst[0] != at:
-            now = cycle.tree.fork()
-            for promise in self._promises_so_far():
-                unit = promise.unit
-                now.add(unit.queue, promise.piece.held, firm=not unit.preemptible, sign=-1)
-            self._worst = (at, self.tree_without().at_worst(now))
+            self._promises_so_far()
+            self._worst = (at, cycle.tree.less(self._left, self._held_for))
         return self._worst[1]
 
     def outlook(self) -> Outlook | None:
@@ -231,7 +226,7 @@ class Outlook:
             changed.append(self._let_go(told[gone:]))
         changed += [self._promise(promise) for promise in promises[promised:]]
         self.knows = (len(cycle.placements), len(told), len(promises))
-        nodes = np.unique(np.concatenate(changed))
+        nodes = arrays.distinct(np.concatenate(changed), len(self._cluster))
         if len(nodes):
             _less_of(self.worst, self._cluster, self._now, self.later, nodes)
 

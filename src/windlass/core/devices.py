@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import choosing
+from windlass.core import arrays, choosing
 from windlass.core.choosing import HELD, PARTITIONED, RATIO, SHARED, UNLOCKED
 from windlass.core.facts import WHOLE, Device, DeviceRequest, Grant, Node
 from windlass.core.shapes import Shape
@@ -118,7 +118,7 @@ class Bank:
             slots = np.where(mode == UNLOCKED, request.ratio, 0)
             locked = mode == RATIO + request.ratio
             slots = np.where(locked, request.ratio - self.used[where], slots)
-            return np.asarray(np.where(eligible, slots, 0).sum(axis=1))
+            return arrays.row_sums(np.where(eligible, slots, 0))
         if request.form == "share":
             usable = eligible & ((mode == UNLOCKED) | (mode == SHARED))
             many = np.full(mode.shape, 1 << 40, np.int64)
@@ -126,7 +126,7 @@ class Bank:
                 many = self.compute[where] // request.compute
             if request.memory:
                 many = np.minimum(many, self.memory[where] // request.memory)
-            return np.asarray(np.where(usable, many, 0).sum(axis=1))
+            return arrays.row_sums(np.where(usable, many, 0))
         nodes = np.arange(len(self.mode))[where].tolist()
         return np.array([self._fit_partitions(request, node, eligible[i])
                          for i, node in enumerate(nodes)], np.int64)  # fmt: skip
@@ -146,12 +146,12 @@ class Bank:
 
     def _fit_whole(self, request: DeviceRequest, where: Ints | slice, free: Mask) -> Ints:
         if len(request.models) < 2 or request.count == 1:
-            return np.asarray(free.sum(axis=1) // request.count)
+            return arrays.row_sums(free) // request.count
         # Several models: the devices of one member are all of the same one.
         total = np.zeros(len(free), np.int64)
         for model in request.models:
             one = dataclasses.replace(request, models=(model,))
-            total += (free & self.eligible(one)[where]).sum(axis=1) // request.count
+            total += arrays.row_sums(free & self.eligible(one)[where]) // request.count
         return total
 
     def _fit_partitions(self, request: DeviceRequest, node: int, eligible: Mask) -> int:
@@ -279,19 +279,22 @@ class Bank:
         """Gives back (+1) or takes (-1) many footprints at once; says which nodes changed."""
         if not rows.shape[1]:
             return np.zeros(0, np.int64)
-        flat, compute, memory, used, mode = rows
-        for array, amounts in ((self.compute, compute), (self.memory, memory), (self.used, -used)):
-            np.add.at(array.reshape(-1), flat, sign * amounts)
+        flat, amounts, mode = rows[0], rows[1:4] * sign, rows[4]
+        left = [array.reshape(-1) for array in (self.compute, self.memory, self.used)]
+        modes = self.mode.reshape(-1)
+        np.add.at(left[0], flat, amounts[0])
+        np.add.at(left[1], flat, amounts[1])
+        np.subtract.at(left[2], flat, amounts[2])
         if sign > 0:
-            full = [array.reshape(-1)[flat] for array in self._full]
-            free = (self.compute.reshape(-1)[flat] == full[0]) & (self.used.reshape(-1)[flat] == 0)
-            free &= self.memory.reshape(-1)[flat] == full[1]
-            self.mode.reshape(-1)[flat[free]] = UNLOCKED
+            compute, memory = self._full
+            free = (left[0][flat] == compute.reshape(-1)[flat]) & (left[2][flat] == 0)
+            free &= left[1][flat] == memory.reshape(-1)[flat]
+            modes[flat[free]] = UNLOCKED
         else:
-            self.mode.reshape(-1)[flat] = mode
-        nodes = np.unique(flat // self.compute.shape[1])
+            modes[flat] = mode
+        nodes = arrays.distinct(flat // self.compute.shape[1], len(self.unlocked))
         there = self._full[0][nodes] > 0
-        self.unlocked[nodes] = ((self.mode[nodes] == UNLOCKED) & there).sum(axis=1)
+        self.unlocked[nodes] = arrays.row_sums((self.mode[nodes] == UNLOCKED) & there)
         return nodes
 
     def has_room(self, rows: Ints) -> bool:

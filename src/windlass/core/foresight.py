@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import order, preempt, screening, shadows, verdicts, victims
+from windlass.core import arrays, order, preempt, screening, shadows, verdicts, victims
 from windlass.core.asked import Asked
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Unit, Verdict
@@ -311,7 +311,9 @@ class _Ranks:
         """What is there once all are gone whom it could stop."""
         flat, below = self._below[rank]
         seats, grants = below[flat.seat_of], below[flat.grant_of]
-        left = ground.without(flat.members[:, seats], flat.devices[:, grants])
+        left = ground.without(
+            flat.members.compress(seats, axis=1), flat.devices.compress(grants, axis=1)
+        )
         self._there[rank] = left[:2]
         return Sums(left[0].sum(axis=1), *left[1:])
 
@@ -386,7 +388,8 @@ class _Ground:
         self._free = np.maximum(cluster.free, 0)
         for column, amounts in enumerate(promised.members[1:]):
             np.add.at(self._free[column], promised.members[0], amounts)
-        self._devices = _Devices(bank.compute, bank.memory, bank.shareable(), bank.full)
+        compute, memory = bank.compute.copy(), bank.memory.copy()
+        self._devices = _Devices(compute, memory, bank.shareable(), bank.full)
         again = self._devices.give_back(promised.devices[0], promised.devices)
         self._unlocked = bank.unlocked + np.bincount(again // self._width, minlength=len(cluster))
 
@@ -394,12 +397,13 @@ class _Ground:
         """Once these are gone, of each of the nodes where they are: what is free, and how many
         devices nobody holds a part of; and of each device there that shares can be had of, what is
         free of it."""
-        nodes, at = np.unique(members[0], return_inverse=True)
-        free = self._free[:, nodes]
+        size = len(self._unlocked)
+        nodes = arrays.distinct(members[0], size)
+        number = np.empty(size, np.int64)
+        number[nodes] = np.arange(len(nodes))
+        free, at = self._free.take(nodes, axis=1), number[members[0]]
         for column, amounts in enumerate(members[1:]):
             np.add.at(free[column], at, amounts)
-        number = np.zeros(len(self._unlocked), np.int64)
-        number[nodes] = np.arange(len(nodes))
         there = self._devices.of(nodes)
         owners = devices[0] // self._width
         where = number[owners] * self._width + devices[0] - owners * self._width
@@ -412,8 +416,8 @@ class _Devices:
     """By node and device: what is free of it, and whether shares of it can be had."""
 
     def __init__(self, compute: Ints, memory: Ints, shared: Mask, full: tuple[Ints, Ints]) -> None:
-        self.compute, self.memory, self.shared = compute.copy(), memory.copy(), shared.copy()
-        self._full = full
+        """Copies of what there is: they are changed."""
+        self.compute, self.memory, self.shared, self._full = compute, memory, shared, full
 
     def of(self, nodes: Ints) -> _Devices:
         full = (self._full[0][nodes], self._full[1][nodes])
@@ -424,7 +428,7 @@ class _Devices:
         np.add.at(self.compute.reshape(-1), at, devices[1])
         np.add.at(self.memory.reshape(-1), at, devices[2])
         self.shared.reshape(-1)[at] = True
-        at, (compute, memory) = np.unique(at), self._full
+        at, (compute, memory) = arrays.distinct(at, self.compute.size), self._full
         whole = self.compute.reshape(-1)[at] == compute.reshape(-1)[at]
         whole &= self.memory.reshape(-1)[at] == memory.reshape(-1)[at]
         again: Ints = at[whole]

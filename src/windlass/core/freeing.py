@@ -120,7 +120,10 @@ class Trial:
     def rows(self, gone: Mask) -> tuple[Ints, Ints]:
         """What these hold, as `Cluster.shift` takes it."""
         flat = self.pool.flat
-        return flat.members[:, gone[flat.seat_of]], flat.devices[:, gone[flat.grant_of]]
+        return (
+            flat.members.compress(gone[flat.seat_of], axis=1),
+            flat.devices.compress(gone[flat.grant_of], axis=1),
+        )
 
     def place(
         self,
@@ -408,6 +411,7 @@ def insist(cluster: Cluster, role: Role, seat: Seat) -> None:
     for device, _, _, slices, mode in cluster.bank.footprint(node, seat.grants):
         if mode == PARTITIONED:
             cluster.bank.used.reshape(-1)[device] |= slices
+    cluster.touch(np.array([node]))
 
 
 def domains_of(cluster: Cluster, unit: Unit) -> Ints:

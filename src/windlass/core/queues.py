@@ -76,14 +76,27 @@ class Tree:
         twin._shares = dict(self._shares)
         return twin
 
-    def at_worst(self, other: Tree) -> Tree:
-        """A fork in which every queue holds the more of what it holds in this and in another."""
+    def empty(self) -> Tree:
+        """A fork in which nobody holds anything."""
+        twin = object.__new__(Tree)
+        twin.__dict__.update(self.__dict__)
+        twin.used = {name: {} for name in self.queues}
+        twin.firm = {name: {} for name in self.queues}
+        twin.total, twin._shares = {}, {}
+        return twin
+
+    def less(self, one: Tree, other: Tree) -> Tree:
+        """A fork in which every queue holds less, by the less of what it holds in two others."""
         twin = self.fork()
-        for mine, theirs in ((twin.used, other.used), (twin.firm, other.firm)):
-            for name, sums in mine.items():
-                _raise(sums, theirs[name])
-        _raise(twin.total, other.total)
         twin._shares = {}
+        for mine, first, second in (
+            (twin.used, one.used, other.used),
+            (twin.firm, one.firm, other.firm),
+        ):
+            for name, sums in first.items():
+                if sums:
+                    _take_least(mine[name], sums, second[name])
+        _take_least(twin.total, one.total, other.total)
         return twin
 
     def path(self, name: str) -> tuple[str, ...]:
@@ -175,15 +188,15 @@ class Tree:
 
     def inside(self, name: str, need: Mapping[str, int]) -> bool:
         """Whether the queue would stay within its guarantee: then it may take back what is lent."""
-        return (
-            bool(self.guaranteed)
-            and all(
-                self._inside(name, resource, asked)
-                for resource, asked in need.items()
-                if asked and resource in self.guaranteed
-            )
-            and any(need.get(resource) for resource in self.guarantee[name])
-        )
+        own, used, concerned = self.guarantee[name], self.used[name], False
+        if not own:
+            return False
+        for resource, asked in need.items():
+            if asked and resource in self.guaranteed:
+                if used.get(resource, 0) + asked > own.get(resource, 0):
+                    return False
+                concerned = concerned or resource in own
+        return concerned
 
     def _inside(self, name: str, resource: str, asked: int) -> bool:
         own = self.guarantee[name].get(resource, 0)
@@ -294,9 +307,11 @@ def add(sums: Sums, amounts: Mapping[str, int], sign: int = 1) -> None:
         sums[resource] = sums.get(resource, 0) + sign * amount
 
 
-def _raise(sums: Sums, others: Mapping[str, int]) -> None:
-    for resource, amount in others.items():
-        sums[resource] = max(sums.get(resource, 0), amount)
+def _take_least(sums: Sums, one: Mapping[str, int], other: Mapping[str, int]) -> None:
+    for resource, amount in one.items():
+        least = min(amount, other.get(resource, 0))
+        if least:
+            sums[resource] = sums.get(resource, 0) - least
 
 
 def _broken(queues: Mapping[str, Queue]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from windlass.core import alike, earliest, order, place, releases, shadows, verdicts
@@ -45,14 +45,15 @@ def crossed(cycle: Cycle, unit: Unit, end: float | None) -> tuple[Held, ...]:
     # A list: this is asked for everybody who waits, more than once.
     met = [held for held in cycle.reservations if held.start < until]
     if not all(held.fresh for held in met):
-        met = [held for held in met if held.fresh or not _may_pass(cycle, unit, held.unit)]
+        passes = _passes(cycle, unit)
+        met = [held for held in met if held.fresh or not passes(held.unit)]
     return tuple(met)
 
 
 def binds(cycle: Cycle, unit: Unit, held: Held) -> bool:
     """Whether a promise counts for the unit: given at an earlier turn of this decision, or not to
     somebody whom the unit may pass."""
-    return held.fresh or not _may_pass(cycle, unit, held.unit)
+    return held.fresh or not _passes(cycle, unit)(held.unit)
 
 
 def stays_until(cycle: Cycle, unit: Unit, end: float | None) -> float:
@@ -169,17 +170,20 @@ def give_back(cycle: Cycle, running: Running) -> None:
         shadows.leave(held, stay)
 
 
-def _may_pass(cycle: Cycle, unit: Unit, other: Unit) -> bool:
-    """Who could stop it if it ran already: in one queue the higher priority, between queues who
-    takes back its guarantee where the other would borrow. The order among equals says who is
-    promised a start; once promised it is kept, whoever comes to stand before it."""
-    tree = cycle.tree
-    if unit.queue != other.queue:
-        return tree.inside(unit.queue, cycle.need(unit)) and not tree.inside(
-            other.queue, cycle.need(other)
-        )
-    queue = cycle.queue_of(unit)
-    return order.priority(queue, unit) > order.priority(queue, other)
+def _passes(cycle: Cycle, unit: Unit) -> Callable[[Unit], bool]:
+    """Whom the unit may pass: whom it could stop if that ran already. In one queue that is the
+    lower priority, between queues who would borrow where the unit takes back its guarantee. The
+    order among equals says who is promised a start; once promised it is kept, whoever comes to
+    stand before it."""
+    tree, queue = cycle.tree, cycle.queue_of(unit)
+    inside, priority = tree.inside(unit.queue, cycle.need(unit)), order.priority(queue, unit)
+
+    def passes(other: Unit) -> bool:
+        if unit.queue != other.queue:
+            return inside and not tree.inside(other.queue, cycle.need(other))
+        return priority > order.priority(queue, other)
+
+    return passes
 
 
 # --- making promises ----------------------------------------------------------------------------

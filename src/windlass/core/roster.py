@@ -66,10 +66,11 @@ class Flat:
         last = max(self.seat_of.max(initial=-1), chosen.max(initial=-1))
         number = np.full(last + 1, -1, np.int64)
         number[chosen] = np.arange(len(chosen))
-        seats, grants = number[self.seat_of] >= 0, number[self.grant_of] >= 0
+        seat_of, grant_of = number[self.seat_of], number[self.grant_of]
+        seats, grants = (seat_of >= 0).nonzero()[0], (grant_of >= 0).nonzero()[0]
         return Flat(
-            number[self.seat_of[seats]], self.members[:, seats],
-            number[self.grant_of[grants]], self.devices[:, grants],
+            seat_of[seats], self.members.take(seats, axis=1),
+            grant_of[grants], self.devices.take(grants, axis=1),
         )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import victims
+from windlass.core import arrays, victims
 from windlass.core.choosing import UNLOCKED
 from windlass.core.place import Wish
 from windlass.core.queues import Tree
@@ -111,7 +111,7 @@ class Tally:
     def __init__(self, trial: Trial, gone: Mask, wish: Wish) -> None:
         shape = trial.base.shape_of(wish.role)
         members, devices = trial.rows(gone)
-        where, caps = np.unique(members[0]), trial.caps(gone, shape)
+        where, caps = arrays.distinct(members[0], len(trial.base)), trial.caps(gone, shape)
         here = trial.nodes[where].tolist()
         part = trial.base.part_without(where, members, devices)
         self._caps = dict(zip(here, caps[where].tolist(), strict=True))

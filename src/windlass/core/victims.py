@@ -8,13 +8,13 @@ smaller index. What is inside a guarantee is never taken by another queue, whate
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import order, place, predict, roster
+from windlass.core import arrays, order, place, predict, roster
 from windlass.core.cluster import Cluster, rows_in
 from windlass.core.facts import Queue, Role, Unit
 from windlass.core.gauge import Gauge
@@ -128,7 +128,7 @@ class Standing:
         """Where they are, without them."""
         if self._hope is None:
             flat = self.own.flat.only(self.rows)
-            where = np.unique(flat.members[0])
+            where = arrays.distinct(flat.members[0], len(cluster))
             self._hope = Hope(cluster, where, [flat, promised])
         return self._hope
 
@@ -239,9 +239,7 @@ def pool(cycle: Cycle, claim: Claim) -> Pool:
         )
         found.append(_part(cycle, claim.unit.queue, own, np.flatnonzero(mask), kinds))
     borrowers = _Borrowers(cycle, claim, _without(claim, own, mask))
-    others = claim.tree.queues.keys() - {claim.unit.queue}
-    borrowed = (borrowers.of(name) for name in sorted(others))
-    return _joined(cycle, claim, [*found, *(part for part in borrowed if part is not None)])
+    return _joined(cycle, claim, [*found, *borrowers.parts()])
 
 
 def nobody(cycle: Cycle, claim: Claim) -> Pool:
@@ -355,20 +353,28 @@ class _Borrowers:
         self._scarce = sorted(claim.scarce & claim.tree.guaranteed)
         self._known: dict[str, dict[str, tuple[Mask, Mask]]] = {}
 
-    def of(self, name: str) -> Pool | None:
-        """What the claim may take back from one queue. Who holds what is borrowed is the same for
-        everybody who asks, until somebody there starts or goes."""
-        claim, tree = self._claim, self._claim.tree
+    def parts(self) -> Iterator[Pool]:
+        """What the claim may take back, queue by queue."""
         if not (self._cycle.policy.reclaim and self._scarce):
-            return None
-        _, theirs = tree.parting(claim.unit.queue, name)
-        top = theirs[-1] if theirs else name
-        if not tree.borrows(top, self._scarce) or not may_take_back(claim, self._hoped, name):
-            return None
-        known, key = self._cycle.desk.borrowed, (name, top, bool(theirs), *self._scarce)
+            return
+        claim, tree, may = self._claim, self._claim.tree, dict[str, bool]()
+        above = set(tree.path(claim.unit.queue))
+        for name in sorted(tree.queues.keys() - {claim.unit.queue}):
+            top = _top(tree.path(name), above)
+            if top not in may:  # the same for all queues of a branch
+                borrows = tree.borrows(top, self._scarce)
+                may[top] = borrows and may_take_back(claim, self._hoped, name)
+            part = self._of(name, top, whole_branch=name not in above) if may[top] else None
+            if part is not None:
+                yield part
+
+    def _of(self, name: str, top: str, *, whole_branch: bool) -> Pool | None:
+        """Who holds what is borrowed in a queue is the same for everybody who asks, until somebody
+        there starts or goes."""
+        known, key = self._cycle.desk.borrowed, (name, top, whole_branch, *self._scarce)
         at = self._changes(top)
         if key not in known or known[key][0] != at:
-            known[key] = (at, self._borrowed(name, top, whole_branch=bool(theirs)))
+            known[key] = (at, self._borrowed(name, top, whole_branch=whole_branch))
         return known[key][1]
 
     def _changes(self, top: str) -> tuple[int, ...]:
@@ -466,6 +472,16 @@ class _Borrowers:
                 mask[each.rows_told(piece)] = True
             masks.append(mask)
         return np.concatenate(masks)
+
+
+def _top(path: Sequence[str], above: Set[str]) -> str:
+    """The last on the way up before the queues that are above another too; at least the first."""
+    top = path[0]
+    for name in path:
+        if name in above:
+            break
+        top = name
+    return top
 
 
 def _with_all_surplus(columns: Columns, mask: Mask, told: Mask) -> Mask:
