@@ -223,7 +223,7 @@ def _attempt(cycle: Cycle, ask: Ask, over: frozenset[str], failure: Failure | No
     if known is not None and ask.members >= known.members and rank >= known.rank:
         desk.why = known.why
         return False
-    if entitled or failure is None or _hope(cycle, unit, standing, failure, ask.beside):
+    if entitled or failure is None or _might_help(cycle, ask, standing, failure):
         if not cycle.work.exhausted and _find_room(cycle, ask, over, entitled=entitled):
             return True
     else:
@@ -231,6 +231,16 @@ def _attempt(cycle: Cycle, ask: Ask, over: frozenset[str], failure: Failure | No
     if known is None or ask.members <= known.members:
         desk.refused[kind] = Refusal(ask.members, rank, desk.why)
     return False
+
+
+def _might_help(cycle: Cycle, ask: Ask, standing: Standing, failure: Failure) -> bool:
+    """Whether stopping others might make room: by sums, then by a quick look at the nodes."""
+    shape, room, beside = cycle.scene.cluster.shape_of(failure.role), cycle.room, ask.beside
+    there = room.outside(shape, beside) if beside else room.in_all(shape, failure.wanted)
+    told, missing = cycle.asked(ask.unit), failure.wanted - there
+    return cycle.foresight.may_gain(cycle, told, shape, missing, beside) and _hope(
+        cycle, ask.unit, standing, failure, beside
+    )
 
 
 def _rank(cycle: Cycle, unit: Unit) -> order.Key:
