@@ -20,7 +20,7 @@ from windlass.core import arrays, order, preempt, screening, shadows, verdicts, 
 from windlass.core.asked import Asked
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Unit, Verdict
-from windlass.core.gauge import Gauge, Sums
+from windlass.core.gauge import Gauge, Left, Sums
 from windlass.core.place import Failure, Wish
 from windlass.core.queues import Tree
 from windlass.core.roster import Flat
@@ -87,6 +87,11 @@ class Foresight:
         """Others may count on what they leave; in their queues there are fewer to stop."""
         self._told = []
         self._ranks.forget(queues)
+
+    def somebody_counts_on_others(self) -> None:
+        """What they leave is promised to one who waited: less of it is left for everybody else."""
+        self._told = []
+        self._ranks.forget_gains()
 
     def forget(self) -> None:
         """Room came back."""
@@ -220,9 +225,9 @@ class _Ranks:
         """By rank and shape, no more than so many fit where those go."""
         self._below: dict[int, tuple[Flat, Mask]] = {}
         """By rank, what pieces of its queue hold, and which of them it could stop."""
-        self._there: dict[int, tuple[Ints, Ints]] = {}
-        """By rank, what is free on each of their nodes without them, and how many devices are
-        whole; of others it is known only what a stronger rank would find."""
+        self._there: dict[int, Left] = {}
+        """By rank, what is left on their nodes without them; of others it is known only what a
+        stronger rank would find."""
         self._closer: set[tuple[int, int]] = set()
         """Ranks and shapes of which it was counted node by node."""
         self._known: set[int] = set()
@@ -237,6 +242,10 @@ class _Ranks:
         """There are fewer to stop in these: no more than is known, and counted at the next look."""
         self._outdated.update(queues)
         self._inside, self._gains = None, {}
+
+    def forget_gains(self) -> None:
+        """Of what others leave, something was given away."""
+        self._gains = {}
 
     def forget_all(self) -> None:
         self._inside, self._gains, self._ground = None, {}, None
@@ -284,7 +293,7 @@ class _Ranks:
             sums = [self._without(self._ground, rank) for rank in loosely]
             self._bounds[loosely] = shapes.most(sums)
         for rank, numbers in by_rank.items():
-            found = shapes.fit_on(np.array(numbers, np.int64), *self._there[rank])
+            found = shapes.fit_on(np.array(numbers, np.int64), self._there[rank])
             self._bounds[rank, numbers] = np.minimum(self._bounds[rank, numbers], found)
         self._closer |= pairs
 
@@ -314,8 +323,8 @@ class _Ranks:
         left = ground.without(
             flat.members.compress(seats, axis=1), flat.devices.compress(grants, axis=1)
         )
-        self._there[rank] = left[:2]
-        return Sums(left[0].sum(axis=1), *left[1:])
+        self._there[rank] = left
+        return left.sums()
 
     @property
     def somebody(self) -> Mask:
@@ -393,10 +402,8 @@ class _Ground:
         again = self._devices.give_back(promised.devices[0], promised.devices)
         self._unlocked = bank.unlocked + np.bincount(again // self._width, minlength=len(cluster))
 
-    def without(self, members: Ints, devices: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """Once these are gone, of each of the nodes where they are: what is free, and how many
-        devices nobody holds a part of; and of each device there that shares can be had of, what is
-        free of it."""
+    def without(self, members: Ints, devices: Ints) -> Left:
+        """Once these are gone, on the nodes where they are."""
         size = len(self._unlocked)
         nodes = arrays.distinct(members[0], size)
         number = np.empty(size, np.int64)
@@ -409,7 +416,7 @@ class _Ground:
         where = number[owners] * self._width + devices[0] - owners * self._width
         again = there.give_back(where, devices)
         unlocked = self._unlocked[nodes] + np.bincount(again // self._width, minlength=len(nodes))
-        return free, unlocked, there.compute[there.shared], there.memory[there.shared]
+        return Left(free, unlocked, there.compute, there.memory, there.shared)
 
 
 class _Devices:

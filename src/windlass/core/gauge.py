@@ -13,10 +13,12 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from windlass.core import arrays
 from windlass.core.facts import Constraint, DeviceRequest
 from windlass.core.shapes import Shape
 
 Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 Key = TypeVar("Key")
 
 MANY = 1 << 40
@@ -32,6 +34,25 @@ class Sums(NamedTuple):
     compute: Ints
     """Of each device that shares can be had of."""
     memory: Ints
+
+
+class Left(NamedTuple):
+    """The same, node by node."""
+
+    free: Ints
+    """By column of the cluster's resources and node."""
+    unlocked: Ints
+    compute: Ints
+    """By node and device."""
+    memory: Ints
+    shared: Mask
+    """Devices that shares can be had of."""
+
+    def sums(self) -> Sums:
+        shared = self.shared
+        return Sums(
+            self.free.sum(axis=1), self.unlocked, self.compute[shared], self.memory[shared]
+        )
 
 
 class Gauge:
@@ -62,15 +83,22 @@ class Gauge:
             np.minimum(fit, amounts // need, out=fit, where=self._asks[:, column, None])
         return fit
 
-    def fit_on(self, rows: Ints, free: Ints, unlocked: Ints) -> Ints:
-        """By each of some shapes: no more than so many on nodes of which so much is free each, and
-        so many devices that nobody holds a part of."""
-        fit = np.full((len(rows), free.shape[1]), MANY, np.int64)
+    def fit_on(self, rows: Ints, left: Left) -> Ints:
+        """By each of some shapes: no more than so many on nodes that have so much left each."""
+        fit = np.full((len(rows), left.free.shape[1]), MANY, np.int64)
         whole = self._whole[rows, None]
-        np.minimum(fit, unlocked // np.maximum(whole, 1), out=fit, where=whole > 0)
-        for column, amounts in enumerate(free):
+        np.minimum(fit, left.unlocked // np.maximum(whole, 1), out=fit, where=whole > 0)
+        for column, amounts in enumerate(left.free):
             need = self._needs[rows, column, None]
             np.minimum(fit, amounts // need, out=fit, where=self._asks[rows, column, None])
+        shares = dict[DeviceRequest, Ints]()
+        for i, row in enumerate(rows.tolist()):
+            for request in self.shapes[row].requests:
+                if request.form == "share":
+                    if request not in shares:
+                        each = _shares(left.compute, left.memory, request) * left.shared
+                        shares[request] = arrays.row_sums(each)
+                    np.minimum(fit[i], shares[request], out=fit[i])
         return np.asarray(fit.sum(axis=1))
 
     def most(self, everywhere: Sequence[Sums]) -> Ints:
@@ -108,7 +136,7 @@ def _whole(shape: Shape) -> int:
 
 
 def _shares(compute: Ints, memory: Ints, request: DeviceRequest) -> Ints:
-    fit = np.full(len(compute), MANY, np.int64)
+    fit = np.full(compute.shape, MANY, np.int64)
     if request.compute:
         fit = compute // request.compute
     if request.memory:

@@ -443,6 +443,7 @@ def _commit(cycle: Cycle, unit: Unit, pool: Pool, plan: Plan) -> None:
         return
     cycle.nominations[unit.key] = Nomination(unit.key, plan.seats)
     cycle.hold(unit, plan.seats)
+    cycle.foresight.somebody_counts_on_others()
     cycle.scene.cluster.settle()
     message = _told_from_where(cycle.need(unit), freed)
     cycle.verdicts[unit.key] = dataclasses.replace(verdicts.being_freed(unit), message=message)
