@@ -22,7 +22,7 @@ from windlass.core.facts import Role, Seat, Unit
 from windlass.core.place import Failure, Scene
 from windlass.core.roster import Flat, Piece
 from windlass.core.shapes import Shape
-from windlass.core.victims import Claim, Pool
+from windlass.core.victims import KINDS, Claim, Pool
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Cycle
@@ -136,7 +136,7 @@ class Trial:
         crowd = self.cycle.scene.crowd
         if not self.alike:
             crowd = crowd.fork()
-            for i in np.flatnonzero(gone):
+            for i in np.flatnonzero(gone).tolist():
                 piece = self.pool.pieces[i]
                 crowd.leave(dataclasses.replace(piece.running, seats=piece.seats))
         scene = Scene(cluster, self.cycle.work, crowd, scorer=self.cycle.scene.scorer)
@@ -185,12 +185,12 @@ def plan(
 
 def _orders(pool: Pool, allowed: Mask) -> Iterator[Ints]:
     """The pieces in sequence; lower priority goes first, so that no victim outranks who is spared.
-    The first order is that of prices."""
-    at = np.arange(len(pool))
-    cost = pool.lost * pool.size
+    The first order is that of prices; who is equal stays in place."""
+    cost, late = pool.lost * pool.size, -pool.started
+    kind = np.where(allowed, pool.kind, pool.kind + KINDS)
     keys = [
-        (at, -pool.started, pool.size, cost, pool.priority, pool.kind, ~allowed),
-        (at, -pool.started, -pool.size, pool.lost, pool.priority, pool.kind, ~allowed),
+        (late, pool.size, cost, pool.priority, kind),
+        (late, -pool.size, pool.lost, pool.priority, kind),
     ]
     seen: list[bytes] = []
     for each in keys:
@@ -369,7 +369,7 @@ def without(
     will be asked about these shapes."""
     trial = relieved(base, pool.flat, gone, shapes)
     if trial.ports:
-        chosen = range(len(pool)) if gone is None else np.flatnonzero(gone)
+        chosen = range(len(pool)) if gone is None else np.flatnonzero(gone).tolist()
         free_ports(trial, [pool.pieces[i] for i in chosen])
     keep_promised(cycle, trial)
     return trial

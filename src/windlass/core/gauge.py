@@ -50,9 +50,7 @@ class Left(NamedTuple):
 
     def sums(self) -> Sums:
         shared = self.shared
-        return Sums(
-            self.free.sum(axis=1), self.unlocked, self.compute[shared], self.memory[shared]
-        )
+        return Sums(self.free.sum(axis=1), self.unlocked, self.compute[shared], self.memory[shared])
 
 
 class Gauge:

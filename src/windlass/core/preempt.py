@@ -452,7 +452,7 @@ def _commit(cycle: Cycle, unit: Unit, pool: Pool, plan: Plan) -> None:
 def _who_goes(cycle: Cycle, pool: Pool, plan: Plan) -> list[Piece]:
     """The pieces of each victim as one: some of its surplus, or all that is left of it."""
     by_unit: dict[str, list[Piece]] = {}
-    for i in np.flatnonzero(plan.gone):
+    for i in np.flatnonzero(plan.gone).tolist():
         piece = pool.pieces[i]
         by_unit.setdefault(piece.key, []).append(piece)
     return [_as_one(cycle, pieces) for pieces in by_unit.values()]

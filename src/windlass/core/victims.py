@@ -7,7 +7,9 @@ smaller index. What is inside a guarantee is never taken by another queue, whate
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
@@ -30,10 +32,10 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
-FIRST, SURPLUS, BORROWED, STRADDLING, OUTRANKED = range(5)
+FIRST, SURPLUS, BORROWED, STRADDLING, OUTRANKED, KINDS = range(6)
 """Who goes first: members above their unit's least; units wholly on borrowed room; units partly
 inside their queue's guarantee; units of the gainer's own queue. These come before all where the
-queue is inside its guarantee only when they are gone."""
+queue is inside its guarantee only when they are gone. `KINDS` is how many there are."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Claim:
 class Pool:
     """All pieces that may go for one claim; arrays have one entry per piece."""
 
-    pieces: list[Piece]
+    pieces: list[Piece] | Chained
     least: Ints
     """The piece with the least of the same unit; -1 where that may not go."""
     kind: Ints
@@ -360,11 +362,12 @@ class _Borrowers:
         claim, tree, may = self._claim, self._claim.tree, dict[str, bool]()
         above = set(tree.path(claim.unit.queue))
         for name in sorted(tree.queues.keys() - {claim.unit.queue}):
-            top = _top(tree.path(name), above)
-            if top not in may:  # the same for all queues of a branch
-                borrows = tree.borrows(top, self._scarce)
-                may[top] = borrows and may_take_back(claim, self._hoped, name)
-            part = self._of(name, top, whole_branch=name not in above) if may[top] else None
+            top, shared = _branch(tree.path(name), above)
+            if shared not in may:  # the same for all that part from the gainer's queue there
+                may[shared] = may_take_back(claim, self._hoped, name)
+            if not may[shared] or not tree.borrows(top, self._scarce):
+                continue
+            part = self._of(name, top, whole_branch=name not in above)
             if part is not None:
                 yield part
 
@@ -430,16 +433,11 @@ class _Borrowers:
         held[:, told] = 0
         priority = np.concatenate([c.priority for c in columns])
         held, priority, extra = self._with_starting(names, held, priority)
-        more, now = np.zeros(extra, np.bool_), np.full(extra, self._cycle.now)
-        surplus = np.append(np.concatenate([c.surplus for c in columns]), more)
-        sequence = np.lexsort((
-            np.arange(len(priority)),
-            np.concatenate([*(c.started for c in columns), now]),
-            -priority,
-            surplus,
-            np.append(~np.concatenate([c.firm for c in columns]), ~more),
-            np.append(lower, ~more),
-        ))  # fmt: skip
+        surplus = np.concatenate([c.surplus for c in columns])
+        firm = np.concatenate([c.firm for c in columns])
+        group = np.append(4 * lower + 2 * ~firm + surplus, np.full(extra, 4 + 2))
+        started = np.concatenate([*(c.started for c in columns), np.full(extra, self._cycle.now)])
+        sequence = np.lexsort((started, -priority, group))
         before = np.zeros_like(held)
         before[:, sequence] = np.cumsum(held[:, sequence], axis=1) - held[:, sequence]
         room = np.array([[max(0, guarantee.get(r, 0))] for r in self._scarce], np.int64)
@@ -474,14 +472,15 @@ class _Borrowers:
         return np.concatenate(masks)
 
 
-def _top(path: Sequence[str], above: Set[str]) -> str:
-    """The last on the way up before the queues that are above another too; at least the first."""
+def _branch(path: Sequence[str], above: Set[str]) -> tuple[str, str]:
+    """On the way up, the first queue that is above another too, and the last before it; at least
+    the first of all. "": they share none."""
     top = path[0]
     for name in path:
         if name in above:
-            break
+            return top, name
         top = name
-    return top
+    return top, ""
 
 
 def _with_all_surplus(columns: Columns, mask: Mask, told: Mask) -> Mask:
@@ -522,7 +521,7 @@ def _joined(cycle: Cycle, claim: Claim, parts: Sequence[Pool]) -> Pool:
         return _concatenated([getattr(part, name) for part in parts])
 
     return Pool(
-        [piece for part in parts for piece in part.pieces],
+        Chained([part.pieces for part in parts]),
         _concatenated(least),
         column("kind"),
         column("priority"),
@@ -534,6 +533,21 @@ def _joined(cycle: Cycle, claim: Claim, parts: Sequence[Pool]) -> Pool:
         queues,
         {r: _concatenated([part.held[r] for part in parts]) for r in claim.tree.ruled},
     )
+
+
+class Chained:
+    """Lists one after another. Thousands may go, and of few of them is asked who they are."""
+
+    def __init__(self, lists: Sequence[list[Piece] | Chained]) -> None:
+        self._lists = lists
+        self._ends = list(itertools.accumulate(len(each) for each in lists))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __getitem__(self, at: int) -> Piece:
+        number = bisect.bisect_right(self._ends, at)
+        return self._lists[number][at - self._ends[number]]  # counted from its end
 
 
 def _concatenated(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
