@@ -43,6 +43,8 @@ class Room:
         """(shape, level, promises) -> what fits beside them, as of which state of them and of the
         cluster."""
         self._outside: dict[object, int] = {}
+        self._promised: dict[tuple[Held, ...], Ints] = {}
+        """Nodes of which anything is promised by these."""
 
     def in_all(self, shape: Shape, count: int) -> int:
         return self._most(shape, "", count)
@@ -70,10 +72,15 @@ class Room:
         key = (shape.id, beside)
         known = self._outside.get(key)
         if known is None:
-            caps = self._cluster.caps(shape)
-            known = int(caps.sum() - caps[shadows.nodes_of(beside)].sum())
-            self._outside[key] = known
+            known = self._outside[key] = self.outside_now(shape, beside)
         return known
+
+    def outside_now(self, shape: Shape, beside: tuple[Held, ...]) -> int:
+        nodes = self._promised.get(beside)
+        if nodes is None:
+            nodes = self._promised[beside] = shadows.nodes_of(beside)
+        caps = self._cluster.caps(shape)
+        return int(caps.sum() - caps[nodes].sum())
 
     def _most(self, shape: Shape, level: str, count: int) -> int:
         found = self._known.get((shape.id, level))
@@ -177,6 +184,8 @@ def _too_little_beside(cycle: Cycle, told: Asked, beside: tuple[Held, ...]) -> F
     due = min([held.start for held in beside])
     for wish, shape in zip(told.wishes, told.shapes, strict=True):
         levels = ("", told.level) if told.level and len(told.wishes) == 1 else ("",)
+        if len(levels) == 1 and cycle.room.outside_now(shape, beside) >= wish.count:
+            continue  # without any promised place
         for level in levels:
             room = cycle.room.beside(cycle.scene, shape, level, wish, beside)
             if room < wish.count:
