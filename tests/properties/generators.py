@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Mapping
 
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ from windlass.core.facts import (
     Constraint,
     Device,
     DeviceRequest,
+    Domain,
     Facts,
     Node,
     Policy,
@@ -75,9 +77,14 @@ class Taste:
     odd: bool = True
     """Units that can never start, nodes that take nobody, resources of which there is none."""
     forms: tuple[str, ...] = ("none", "whole", "whole", "share", "ratio", "partition", "two")
+    bundled: bool = False
+    """Nodes say what their NUMA nodes have, and whoever wants devices wants them in one place."""
 
 
 ANYTHING = Taste()
+BUNDLED = Taste(
+    terms=False, odd=False, forms=("none", "whole", "whole", "share", "two", "two"), bundled=True
+)
 
 
 class Dice(random.Random):
@@ -123,13 +130,14 @@ def node(name: str, throw: Dice, taste: Taste) -> Node:
     zone = throw.choice(("z1", "z2"))
     path = (zone, f"{zone}-{throw.choice(('r1', 'r2'))}")
     least = 0 if taste.odd else 2
+    amounts = {
+        "cpu": 1000 * throw.randint(least, 8),
+        "memory": GIB * throw.randint(4 * least, 16),
+        "pods": throw.choice((2, 10, 10)),
+    }
     return Node(
         name,
-        {
-            "cpu": 1000 * throw.randint(least, 8),
-            "memory": GIB * throw.randint(4 * least, 16),
-            "pods": throw.choice((2, 10, 10)),
-        },
+        amounts,
         device_set(throw, taste),
         labels={"zone": zone, "host": name, "disk": throw.choice(("ssd", "hdd"))},
         taints=(Taint("team", "x"),) if throw.one_in(8) else (),
@@ -139,7 +147,20 @@ def node(name: str, throw: Dice, taste: Taste) -> Node:
         attach_limits={"disk": throw.randint(0, 3)} if throw.one_in(2) else {},
         price=throw.choice((0, 100, 300)),
         capabilities=frozenset(throw.choice(((), ("shares",), ("shares", "fast")))),
+        numa=numa_nodes(throw, amounts) if taste.bundled or throw.one_in(2) else (),
     )
+
+
+def numa_nodes(throw: Dice, amounts: Mapping[str, int]) -> tuple[Domain, ...]:
+    """Two, as large as each other or not; now and then one does not say all that it has."""
+    part = throw.choice((2, 2, 2, 3, 5))
+    named = [
+        ["cpu", "memory"] if not throw.one_in(6) else [throw.choice(("cpu", "memory"))]
+        for _ in range(2)
+    ]
+    first = {name: amounts[name] // part for name in named[0]}
+    rest = {name: amounts[name] - amounts[name] // part for name in named[1]}
+    return Domain(0, first), Domain(1, rest)
 
 
 # --- queues -------------------------------------------------------------------------------------
@@ -236,13 +257,14 @@ def role(name: str, throw: Dice, taste: Taste) -> Role:
     if taste.terms and throw.one_in(6):
         spreads = (Spread("zone", throw.choice(_MATCHES), throw.randint(1, 2), throw.one_in(2)),)
     requests = device_requests(throw, taste)
+    bundles = ("numa", "pcie") if taste.bundled else ("", "", "", "numa", "pcie")
     return Role(
         name,
         least,
         least + throw.choice((0, 0, 0, 2)),
         {"cpu": throw.choice((0, 500, 1000, 2000)), "memory": GIB * throw.choice((0, 1, 3))},
         requests,
-        bundle=throw.choice(("", "", "", "numa", "pcie")) if requests else "",
+        bundle=throw.choice(bundles) if requests else "",
         constraint=constraint(throw),
         ports=(8080,) if throw.one_in(10) else (),
         attach=(("disk", 1),) if throw.one_in(12) else (),
@@ -386,7 +408,7 @@ def _node_event(now: Facts, throw: Dice, taste: Taste) -> state.Event:
         return state.NodePut(fresh)
     old = throw.choice(now.nodes)
     changed = throw.choice(
-        ("ready", "ready_in", "labels", "taints", "allocatable", "attach_limits")
+        ("ready", "ready_in", "labels", "taints", "allocatable", "attach_limits", "numa")
     )
     return state.NodePut(dataclasses.replace(old, **{changed: getattr(fresh, changed)}))
 

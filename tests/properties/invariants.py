@@ -76,10 +76,27 @@ def nodes_are_not_overdrawn(facts: Facts, decision: Decision) -> None:
                 continue
             assert amount <= has.get(resource, 0), f"{node.name}: {amount} {resource} of {has}"
         assert all(count == 1 for count in ports.values()), f"{node.name}: a host port twice"
+        numa_nodes_are_not_overdrawn(facts, node, fresh, given_now)
         devices = {device.id: device for device in node.devices}
         for name, given in grants.items():
             if name in devices and (node.name, name) in given_now:
                 _device_is_sound(devices[name], given)
+
+
+def numa_nodes_are_not_overdrawn(
+    facts: Facts, node: Node, fresh: set[str], given_now: set[tuple[str, str]]
+) -> None:
+    """What bundles hold on a NUMA node where somebody got devices now."""
+    places = {device.id: device.numa for device in node.devices}
+    changed = {places[device] for where, device in given_now if where == node.name}
+    for domain in node.numa:
+        held: Sums = Counter()
+        for role, seat in _sitting(facts, node.name):
+            if role.bundle and {places.get(grant.device) for grant in seat.grants} == {domain.id}:
+                held.update(dict(role.needs))
+        for name, most in domain.allocatable.items() if domain.id in changed else ():
+            if name in fresh:
+                assert held[name] <= most, f"{node.name}/{domain}: bundles hold {held}"
 
 
 def _device_is_sound(device: Device, grants: list[Grant]) -> None:
@@ -137,7 +154,7 @@ def _grants_answer(role: Role, node: Node, seat: Seat) -> None:
         assert not request.models or len(models) == 1, "devices of one member are of one model"
     assert not left, f"{seat} got more than it asked for"
     # Where a node does not say where its devices are, the choice is its own.
-    if role.bundle == "numa" and used and any(device.numa != -1 for device in node.devices):
+    if role.bundle and used and any(device.numa != -1 for device in node.devices):
         assert len({device.numa for device in used}) == 1
         assert used[0].numa != -1
     if role.bundle == "pcie" and used and any(device.switch for device in node.devices):

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from windlass.core import constraints
 from windlass.core.facts import Device, DeviceRequest, Facts, Node, Role, Unit
 
+Choice = tuple[tuple[Device, DeviceRequest, int], ...]
+
 
 class Room:
     """What is left of a cluster that nobody used yet."""
@@ -24,6 +26,11 @@ class Room:
                 **{f"attach:{driver}": most for driver, most in node.attach_limits.items()},
             }
             for node in facts.nodes
+        }
+        self.local = {
+            (node.name, domain.id): dict(domain.allocatable)
+            for node in facts.nodes
+            for domain in node.numa
         }
         self.ports: dict[str, set[int]] = {node.name: set() for node in facts.nodes}
         self.held: dict[tuple[str, str], list[tuple[DeviceRequest, int]]] = {}
@@ -42,6 +49,20 @@ class Room:
             self.amounts[node.name][name] = self.amounts[node.name].get(name, 0) + sign * amount
         for port in role.ports:
             (self.ports[node.name].add if sign < 0 else self.ports[node.name].discard)(port)
+
+    def takes_beside(self, node: Node, role: Role, choice: Choice) -> bool:
+        """Whether the NUMA node of a bundle's devices has its CPU and memory, too."""
+        left = self._beside(node, role, choice)
+        return all(left.get(name, amount) >= amount for name, amount in role.needs.items())
+
+    def move_beside(self, node: Node, role: Role, choice: Choice, sign: int) -> None:
+        left = self._beside(node, role, choice)
+        for name in left:
+            left[name] += sign * role.needs.get(name, 0)
+
+    def _beside(self, node: Node, role: Role, choice: Choice) -> dict[str, int]:
+        places = {device.numa for device, _, _ in choice} if role.bundle else set()
+        return self.local.get((node.name, places.pop()), {}) if len(places) == 1 else {}
 
 
 def can_start(facts: Facts, unit: Unit, *, closed_too: bool) -> bool:
@@ -80,18 +101,17 @@ def _fits(room: Room, members: list[Role], nodes: list[Node]) -> bool:
             continue
         for grants in _grants(room, node, role):
             room.move(node, role, -1)
+            room.move_beside(node, role, grants, -1)
             for device, request, start in grants:
                 room.held.setdefault((node.name, device.id), []).append((request, start))
             done = _fits(room, rest, nodes)
             for device, _, _ in grants:
                 room.held[node.name, device.id].pop()
             room.move(node, role, +1)
+            room.move_beside(node, role, grants, +1)
             if done:
                 return True
     return False
-
-
-Choice = tuple[tuple[Device, DeviceRequest, int], ...]
 
 
 def _grants(room: Room, node: Node, role: Role) -> Iterator[Choice]:
@@ -111,7 +131,9 @@ def _grants(room: Room, node: Node, role: Role) -> Iterator[Choice]:
         )
     for choice in itertools.product(*parts):
         flat = tuple(each for part in choice for each in part)
-        if _in_one_domain(role, node, flat) and _free(room, node, flat):
+        if not _in_one_domain(role, node, flat) or not room.takes_beside(node, role, flat):
+            continue
+        if _free(room, node, flat):
             yield flat
 
 
@@ -122,12 +144,12 @@ def _starts(device: Device, request: DeviceRequest) -> tuple[int, ...]:
 
 
 def _in_one_domain(role: Role, node: Node, choice: Choice) -> bool:
-    if role.bundle == "numa" and any(device.numa != -1 for device in node.devices):
-        places = {device.numa for device, _, _ in choice}
-        return len(places) == 1 and -1 not in places
     if role.bundle == "pcie" and any(device.switch for device in node.devices):
         switches = {device.switch for device, _, _ in choice}
         return len(switches) == 1 and "" not in switches
+    if role.bundle and any(device.numa != -1 for device in node.devices):
+        places = {device.numa for device, _, _ in choice}
+        return len(places) == 1 and -1 not in places
     return True  # where a node does not say where its devices are, the choice is its own
 
 

@@ -21,6 +21,7 @@ from windlass.core.facts import (
     Decision,
     Device,
     DeviceRequest,
+    Domain,
     Facts,
     Node,
     Policy,
@@ -69,8 +70,9 @@ def _node(number: int, throw: generators.Dice) -> Node:
         for i in range(count)
     )
     labels = {"zone": zone, "host": f"n{number}", "disk": throw.choice(("ssd", "hdd"))}
-    path = (zone, f"{zone}-r{number // 2}")
-    return Node(f"n{number}", {"cpu": 1000 * throw.randint(3, 9)}, devices, labels, path=path)
+    path, cpu = (zone, f"{zone}-r{number // 2}"), 1000 * throw.randint(3, 9)
+    numa = (Domain(0, {"cpu": cpu // 3}), Domain(1, {"cpu": cpu // 2})) if throw.one_in(2) else ()
+    return Node(f"n{number}", {"cpu": cpu}, devices, labels, path=path, numa=numa)
 
 
 def _model(throw: generators.Dice) -> Unit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from hypothesis import given, note
+from hypothesis import strategies as st
 
 from tests.properties import generators
 from tests.properties.settings import CAMPAIGN, cases
@@ -16,8 +17,13 @@ pytestmark = CAMPAIGN
 NOW = 100.0
 
 
-@cases(100, 3000)
-@given(generators.facts(most_nodes=4, most_units=8))
+@cases(150, 3000)
+@given(
+    st.one_of(
+        generators.facts(most_nodes=4, most_units=8),
+        generators.facts(most_nodes=4, most_units=8, taste=generators.BUNDLED),
+    )
+)
 def test_every_change_that_is_named_starts_the_unit(facts: Facts) -> None:
     snapshot = state.build(facts)
     decision = cycle.decide(snapshot, NOW)
@@ -69,6 +75,12 @@ def less(unit: Unit, change: Change) -> Unit:
         (level,) = change.names
         required = "preferred" not in change.message
         return dataclasses.replace(unit, topology=Topology(level, required))
+    if change.kind == "bundle":
+        looser = change.names[0] if change.names else ""
+        roles = tuple(
+            dataclasses.replace(role, bundle=role.bundle and looser) for role in unit.roles
+        )
+        return dataclasses.replace(unit, roles=roles)
     roles = tuple(
         role_of(role, change) if role.name == change.role else role for role in unit.roles
     )

@@ -18,6 +18,11 @@ pytestmark = CAMPAIGN
 
 
 @cases(300, 6000)
-@given(st.one_of(test_foresight.full(), generators.facts()), generators.policies)
+@given(
+    st.one_of(
+        test_foresight.full(), generators.facts(), generators.facts(taste=generators.BUNDLED)
+    ),
+    generators.policies,
+)
 def test_the_first_few_who_may_go_are_enough_to_look_at(facts: Facts, policy: Policy) -> None:
     bothways.decide_alike(facts, policy, (freeing, "_FEW"), 1, 1 << 30)

@@ -29,7 +29,13 @@ def _full(seed: int, nodes: int, running: int) -> Facts:
 
 
 @cases(400, 8000)
-@given(st.one_of(full(), full(), generators.facts(), test_alike.worlds()), generators.policies)
+@given(
+    st.one_of(
+        full(), full(), generators.facts(), generators.facts(taste=generators.BUNDLED),
+        test_alike.worlds(),
+    ),
+    generators.policies,
+)  # fmt: skip
 def test_looking_at_everybody_at_once_decides_as_asking_one_by_one(
     facts: Facts, policy: Policy
 ) -> None:

@@ -16,14 +16,15 @@ from windlass.core.facts import Decision, Facts, Policy, Queue, Quota, Running, 
 
 pytestmark = CAMPAIGN
 NOW = 100.0
+WORLDS = st.one_of(generators.facts(), generators.facts(taste=generators.BUNDLED))
 
 
 def decided(facts: Facts, now: float = NOW, policy: Policy = Policy()) -> Decision:  # noqa: B008
     return cycle.decide(state.build(facts), now, policy)
 
 
-@cases(150, 3000)
-@given(st.data(), generators.facts(), generators.policies)
+@cases(250, 3000)
+@given(st.data(), WORLDS, generators.policies)
 def test_every_decision_in_a_history_keeps_the_laws(
     data: st.DataObject, facts: Facts, policy: Policy
 ) -> None:
@@ -66,7 +67,7 @@ def _same(one: Facts, other: Facts) -> bool:
 
 
 @cases(60, 2000)
-@given(generators.facts(), generators.policies, st.integers(0, 1 << 30))
+@given(WORLDS, generators.policies, st.integers(0, 1 << 30))
 def test_the_order_in_which_facts_are_listed_does_not_matter(
     facts: Facts, policy: Policy, seed: int
 ) -> None:
@@ -119,8 +120,8 @@ def _tight(facts: Facts, throw: generators.Dice) -> Facts:
     )
 
 
-@cases(80, 2000)
-@given(generators.facts())
+@cases(120, 2000)
+@given(WORLDS)
 def test_a_decision_that_was_carried_out_is_a_fixpoint(facts: Facts) -> None:
     """Nobody is stopped again, and again, for the same reason (five more rounds)."""
     for round_number in range(12):
@@ -132,8 +133,13 @@ def test_a_decision_that_was_carried_out_is_a_fixpoint(facts: Facts) -> None:
         facts = carry.after(after, carry.members_left(after))
 
 
-@cases(80, 2000)
-@given(generators.facts(taste=generators.Taste(terms=False)))
+@cases(120, 2000)
+@given(
+    st.one_of(
+        generators.facts(taste=generators.Taste(terms=False)),
+        generators.facts(taste=generators.BUNDLED),
+    )
+)
 def test_who_is_told_there_is_no_room_would_not_fit_alone_either(facts: Facts) -> None:
     """What was remembered about others of the same kind must be true of this one (I11, I12)."""
     policy = Policy(reclaim=False, preempt=False, grow=False)

@@ -30,7 +30,10 @@ NO_ROOM = (Reason.WAITING_FOR_CAPACITY, Reason.WAITING_FOR_TOPOLOGY, *NEVER)
 TASTE = generators.Taste(
     terms=False, odd=False, forms=(*generators.ANYTHING.forms, "twins", "twins")
 )
-TINY = generators.facts(most_nodes=3, most_units=6, taste=TASTE, running=False)
+TINY = st.one_of(
+    generators.facts(most_nodes=3, most_units=6, taste=taste, running=False)
+    for taste in (TASTE, generators.BUNDLED)
+)
 
 
 def small(unit: Unit) -> Unit:
@@ -42,7 +45,7 @@ def small(unit: Unit) -> Unit:
     return dataclasses.replace(unit, roles=roles, queue="q", preemptible=True)
 
 
-@cases(150, 4000)
+@cases(250, 4000)
 @given(TINY)
 def test_no_is_only_said_where_no_assignment_exists(facts: Facts) -> None:
     """Each unit alone in the empty cluster: placed if and only if brute force can place it, or
@@ -63,7 +66,7 @@ def test_no_is_only_said_where_no_assignment_exists(facts: Facts) -> None:
             assert not oracle.can_start(alone, unit, closed_too=True), verdict.message
 
 
-@cases(100, 3000)
+@cases(150, 3000)
 @given(TINY)
 def test_impossible_is_only_said_where_even_empty_nodes_would_not_do(facts: Facts) -> None:
     """Each unit alone in front of nodes that another, as large as can be, has filled."""

@@ -28,7 +28,7 @@ from windlass.core.state import Snapshot
 from windlass.kinds.reasons import Reason
 
 Rule = Literal["", "limit", "guarantee"]
-Kind = Literal["topology", "members", "devices", "model", "quota", "ends", "nodes"]
+Kind = Literal["topology", "bundle", "members", "devices", "model", "quota", "ends", "nodes"]
 
 MOST_TRIES = 40
 """Decisions that are made for one explanation at most."""
@@ -115,6 +115,7 @@ def nearest(lab: Lab, verdict: Verdict, wanted: Sequence[str]) -> Iterator[Chang
     if verdict.reason is Reason.WAITING_FOR_QUOTA:
         yield from _more_quota(lab, verdict)
     yield from _looser_topology(lab)
+    yield from _looser_bundle(lab)
     yield from _fewer_members(lab)
     yield from _fewer_devices(lab)
     yield from _other_models(lab)
@@ -146,6 +147,24 @@ def _looser_topology(lab: Lab) -> Iterator[Change]:
                 else f"with {topology.level} preferred instead of required"
             )
             yield Change("topology", f"it would start {words}", (other.level,))
+            return
+
+
+def _looser_bundle(lab: Lab) -> Iterator[Change]:
+    """Of all roles: a Run asks for one bundle."""
+    asked = {role.bundle for role in lab.unit.roles}
+    looser: list[Literal["", "numa"]] = ["numa", ""] if "pcie" in asked else [""]
+    for other in looser if asked != {""} else ():
+        if lab.tries <= 0:
+            return
+        roles = tuple(
+            dataclasses.replace(role, bundle=other if role.bundle else "")
+            for role in lab.unit.roles
+        )
+        if lab.starts(lab.with_unit(dataclasses.replace(lab.unit, roles=roles))):
+            place = "on one NUMA node" if other else "anywhere on a node"
+            words = f"it would start with its devices, CPU and memory {place}"
+            yield Change("bundle", words, (other,) if other else ())
             return
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from windlass.core.facts import WHOLE, Device, DeviceRequest, Grant, Profile
 
@@ -47,28 +47,32 @@ class View:
 
 
 def choose(
-    view: View, requests: tuple[DeviceRequest, ...], bundle: str
+    view: View,
+    requests: tuple[DeviceRequest, ...],
+    bundle: str,
+    room: Mapping[int, int] | None = None,
 ) -> tuple[Grant, ...] | None:
     """Grants for all requests of one member, or None.
 
-    With a bundle they come from one locality domain; where a node does not say where its devices
-    are, whoever hands them out there has the choice. Without, several kinds are still put under
-    one switch or NUMA node where that is possible.
+    With a bundle they come from one locality domain, on a NUMA node that `room` does not say is
+    full; where a node does not say where its devices are, whoever hands them out there has the
+    choice. Devices under one switch are on one NUMA node: where no switches are known, that much
+    is still kept. Without a bundle, several kinds are still put under one switch or NUMA node
+    where that is possible.
     """
     if len(requests) == 1 and not bundle:
         return _choose_in(view, requests)
     keys: list[Callable[[Device], object]] = [lambda d: d.switch or None, lambda d: d.numa]
-    if bundle == "numa":
-        keys = keys[1:]
-    elif bundle == "pcie":
-        keys = keys[:1]
-    known = False
-    for key in keys:
-        for domain in _tightest_first(view, key):
-            known = True
+    for key in keys[1:] if bundle == "numa" else keys:
+        domains = _tightest_first(view, key)
+        for domain in domains:
+            if room and room.get(view.devices[domain[0]].numa, 1) <= 0:
+                continue
             if grants := _choose_in(view, requests, domain):
                 return grants
-    return None if bundle and known else _choose_in(view, requests)
+        if bundle and domains:
+            return None
+    return _choose_in(view, requests)
 
 
 def _tightest_first(view: View, key: Callable[[Device], object]) -> list[list[int]]:

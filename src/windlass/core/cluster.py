@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import arrays, constraints, devices
+from windlass.core import arrays, constraints, devices, locality
 from windlass.core.facts import Constraint, DeviceRequest, Grant, Node, Preference, Role, Seat
 from windlass.core.gauge import Gauge
 from windlass.core.kept import UNKNOWN, Kept
+from windlass.core.locality import Locality
 from windlass.core.ports import clashing
 from windlass.core.shapes import Shape, Shapes
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+Needs = locality.Needs
 
 _MANY = np.int64(1 << 40)
 _ALL = slice(None)
@@ -48,7 +50,8 @@ class Cluster:
         self.shapes = Shapes()
         self.resources: dict[str, int] = {}
         for node in self.nodes:
-            for name in (*node.allocatable, *(f"attach:{d}" for d in node.attach_limits)):
+            attached = (f"attach:{driver}" for driver in node.attach_limits)
+            for name in (*node.allocatable, *attached, *locality.names(node)):
                 self.resources.setdefault(name, len(self.resources))
         size = len(self.nodes)
         self.capacity: Ints = np.zeros((len(self.resources), size), np.int64)
@@ -59,6 +62,7 @@ class Cluster:
         self.priced = bool(self.price.any())
         self.free: Ints = self.capacity.copy()
         self.bank = devices.Bank(self.nodes)
+        self.locality = Locality(self.nodes, self.resources)
         self.ports: dict[int, set[int]] = {}
         self.domains = [_domain_ids(self.nodes, depth) for depth in range(len(levels))]
         """Per level, the number of the domain each node is in."""
@@ -118,6 +122,13 @@ class Cluster:
         twin._undo = []
         return twin
 
+    def emptied(self) -> Cluster:
+        """A copy in which nobody holds anything and every node is there."""
+        twin = self.fork(())
+        twin.free, twin.bank = self.capacity.copy(), self.bank.emptied()
+        twin.open, twin.ports, twin._origin = np.ones(len(self), np.bool_), {}, None
+        return twin
+
     def part(self, where: Ints) -> Cluster:
         """Some of the nodes (ascending) as a cluster of their own, host ports free; rows for it
         come from `rows_in`."""
@@ -127,6 +138,7 @@ class Cluster:
         twin.capacity, twin.free = self.capacity[:, where], self.free[:, where]
         twin.open, twin.price = self.open[where], self.price[where]
         twin.bank, twin.ports = self.bank.part(where), {}
+        twin.locality = self.locality.part(where)
         twin.domains = [ids[where] for ids in self.domains]
         twin._whole, twin._starts = (self, where), {}
         twin._masks, twin._points, twin._when_empty, twin._domains_of = {}, {}, {}, {}
@@ -159,6 +171,8 @@ class Cluster:
             self.capacity[column, i] = node.allocatable.get(name, 0)
         for driver, most in node.attach_limits.items():
             self.capacity[self.resources[f"attach:{driver}"], i] = most
+        for name, amount in locality.sizes(node):
+            self.capacity[self.resources[name], i] = amount
 
     def open_also(self, where: Iterable[int]) -> None:
         """Counts nodes that do not exist yet as if they did."""
@@ -346,7 +360,8 @@ class Cluster:
         if shape.unknown:
             fit[:] = 0  # asks for a resource that no node has
         if shape.requests:
-            np.minimum(fit, self.bank.fit(shape, where, empty=empty), out=fit)
+            rooms = self.locality.rooms(shape, amounts, where)
+            np.minimum(fit, self.bank.fit(shape, where, empty=empty, rooms=rooms), out=fit)
         if shape.ports:
             np.minimum(fit, 1, out=fit)
             if not empty:
@@ -382,17 +397,35 @@ class Cluster:
         self._remember(node)
         grants: list[tuple[Grant, ...]] = [()] * count
         if shape.requests:
-            found = [self.bank.take(shape, node) for _ in range(count)]
+            room = self._room(shape, node) if shape.bundle else None
+            found = [self.bank.take(shape, node, room) for _ in range(count)]
             grants = [each for each in found if each is not None]
             if len(grants) < count:
                 self.rollback(len(self._undo) - 1)
                 return None
         for column, need in shape.needs:
             self.free[column, node] -= need * count
+        for each in grants if shape.bundle else ():
+            for column, need in self.locality.inside(shape, node, self.bank.numa_of(node, each)):
+                self.free[column, node] -= need
         for port in shape.ports:
             self.ports.setdefault(port, set()).add(node)
         self._touched.append(node)
         return grants
+
+    def _room(self, shape: Shape, node: int) -> devices.Room | None:
+        rooms = self.locality.rooms(shape, self.free, slice(node, node + 1))
+        return rooms[0] if rooms else None
+
+    def needs_of(self, shape: Shape, node: int, grants: Iterable[Grant]) -> Needs:
+        """What a member holds that has these devices, by column."""
+        if not shape.bundle:
+            return shape.needs
+        return self.needs_on(shape, node, self.bank.numa_of(node, grants))
+
+    def needs_on(self, shape: Shape, node: int, numa: int) -> Needs:
+        """The same of one whose bundle is on that NUMA node; -1: it has none, or nobody knows."""
+        return shape.needs + self.locality.inside(shape, node, numa)
 
     def occupy(self, role: Role, seat: Seat) -> None:
         """Counts a member that is there already, whether or not it fits."""
@@ -408,7 +441,7 @@ class Cluster:
             return  # its node is gone; there is nothing to count it against
         shape = self.shape_of(role)
         self._remember(node)
-        for column, need in shape.needs:
+        for column, need in self.needs_of(shape, node, seat.grants):
             self.free[column, node] += sign * need
         self.bank.move(node, seat.grants, sign)
         for port in shape.ports:
@@ -474,7 +507,10 @@ class Cluster:
         node, shape = self.index[seat.node], self.shape_of(role)
         return (
             not shape.unknown
-            and all(self.free[column, node] >= need for column, need in shape.needs)
+            and all(
+                self.free[column, node] >= need
+                for column, need in self.needs_of(shape, node, seat.grants)
+            )
             and not any(node in self.ports[port] for port in clashing(shape.ports, self.ports))
             and self.bank.admits(node, seat.grants)
         )
@@ -487,6 +523,7 @@ class Cluster:
         sums = {
             name: int(self.capacity[column, usable].sum())
             for name, column in self.resources.items()
+            if column not in self.locality.columns
         }
         return sums | self.bank.totals(usable)
 

@@ -32,6 +32,7 @@ from windlass.core import (
     reserve,
     screening,
     shadows,
+    together,
     verdicts,
     wanted,
 )
@@ -168,6 +169,8 @@ class Cycle:
         self._in_one: dict[tuple[int, str], int] = {}
         self.scarce: dict[int, tuple[str, int, int]] = {}
         """Shape id -> what it was short of when it first did not fit; kept by `verdicts`."""
+        self.apart: dict[int, together.Apart] = {}
+        """Shape id -> what its bundle was short of then; kept by `verdicts`."""
         self.words: dict[int, str] = {}
         """Shape id -> what one member asks for, in words; kept by `verdicts`."""
         self.closed: dict[int, str] = {}

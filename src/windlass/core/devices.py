@@ -39,6 +39,10 @@ class Row:
     unlocked: int
 
 
+Room = dict[int, int]
+"""Of one node: NUMA node -> members of a shape that its CPU and memory still do for; one that is
+not named does for any number."""
+
 _MOST_PARTS = 128
 """Members that one device is counted for at most, where counting means trying."""
 
@@ -67,7 +71,7 @@ class Bank:
         self._layout: Ints = np.array(list(numbers), np.int64)
         self._eligible: dict[DeviceRequest, Mask] = {}
         self._any: dict[DeviceRequest, bool] = {}
-        self._exact: dict[tuple[int, int, bytes], int] = {}
+        self._exact: dict[object, int] = {}
         self._served: dict[tuple[int, DeviceRequest], list[int]] = {}
 
     def fork(self) -> Bank:
@@ -91,15 +95,28 @@ class Bank:
 
     # --- how many fit
 
-    def fit(self, shape: Shape, where: Ints | slice, *, empty: bool = False) -> Ints:
-        """Members of the shape that each of these nodes takes, as far as devices go."""
-        bank = self._emptied() if empty else self
+    def fit(
+        self,
+        shape: Shape,
+        where: Ints | slice,
+        *,
+        empty: bool = False,
+        rooms: Sequence[Room] | None = None,
+    ) -> Ints:
+        """Members of the shape that each of these nodes takes, as far as devices go, and for a
+        bundle what there is beside them."""
+        bank = self.emptied() if empty else self
         if len(shape.requests) == 1 and not shape.bundle:
             return bank.fit_request(shape.requests[0], where)
         nodes = np.arange(len(bank.unlocked))[where].tolist()
-        return np.array([bank._fit_exactly(shape, node) for node in nodes], np.int64)
+        counts = (
+            bank._fit_exactly(shape, node, rooms[at] if rooms else {})
+            for at, node in enumerate(nodes)
+        )
+        return np.fromiter(counts, np.int64, len(nodes))
 
-    def _emptied(self) -> Bank:
+    def emptied(self) -> Bank:
+        """As if nobody held anything."""
         twin = copy.copy(self)
         twin.compute, twin.memory = (each.copy() for each in self._full)
         twin.mode, twin.used = np.zeros_like(self.mode), np.zeros_like(self.used)
@@ -162,7 +179,7 @@ class Bank:
                 count += choosing.most_partitions(device, request.profile, int(self.used[node, j]))
         return count
 
-    def _fit_exactly(self, shape: Shape, node: int) -> int:
+    def _fit_exactly(self, shape: Shape, node: int, room: Room) -> int:
         """For several kinds at once or a bundle: how often choosing succeeds on this row."""
         if not self.devices[node]:
             return 0
@@ -170,13 +187,13 @@ class Bank:
         state = (
             row.compute.tobytes() + row.memory.tobytes() + row.mode.tobytes() + row.used.tobytes()
         )
-        key = (shape.id, int(self._layout[node]), state)
+        most = len(self.devices[node]) * _MOST_PARTS
+        room = {numa: min(count, most) for numa, count in room.items()}
+        key = (shape.id, int(self._layout[node]), state, tuple(room.items()))
         found = self._exact.get(key)
         if found is None:
             found = 0
-            while (
-                found < len(self.devices[node]) * _MOST_PARTS and self.take(shape, node) is not None
-            ):
+            while found < most and self.take(shape, node, room) is not None:
                 found += 1
             self.restore(node, row)
             self._exact[key] = found
@@ -206,8 +223,9 @@ class Bank:
         """By node and device, compute and memory of it if nobody holds a part."""
         return self._full
 
-    def take(self, shape: Shape, node: int) -> tuple[Grant, ...] | None:
-        """Grants for one member, taken; None (and nothing taken) when they do not fit."""
+    def take(self, shape: Shape, node: int, room: Room | None = None) -> tuple[Grant, ...] | None:
+        """Grants for one member, taken, also out of the room beside them; None (and nothing taken)
+        when they do not fit."""
         owned = self.devices[node]
         view = choosing.View(
             owned,
@@ -217,11 +235,21 @@ class Bank:
             self.used[node].tolist(),
             [self._serving(node, request) for request in shape.requests],
         )
-        grants = choosing.choose(view, shape.requests, shape.bundle)
+        grants = choosing.choose(view, shape.requests, shape.bundle, room)
         if grants is None:
             return None
         self.move(node, grants, -1)
+        if room:
+            numa = self.numa_of(node, grants)
+            if numa in room:
+                room[numa] -= 1
         return grants
+
+    def numa_of(self, node: int, grants: Iterable[Grant]) -> int:
+        """The NUMA node that granted devices are on; -1: not known, or on several."""
+        places = (self.place[node].get(grant.device) for grant in grants)
+        found = {self.devices[node][j].numa for j in places if j is not None}
+        return found.pop() if len(found) == 1 else -1
 
     def _serving(self, node: int, request: DeviceRequest) -> list[int]:
         """Which of a node's devices could serve a request; the same for nodes that look alike."""

@@ -66,6 +66,15 @@ class Device:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Domain:
+    """A NUMA node of a node: what there is of it in that one place."""
+
+    id: int
+    allocatable: Amounts
+    """cpu, memory; what it does not name is counted for the whole node only."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Taint:
     key: str
     value: str = ""
@@ -96,6 +105,8 @@ class Node:
     capabilities: frozenset[str] = frozenset()
     """What it can do besides running processes, by names that platform and users agree on:
     `shares`, `partitions`, `isolation:hard`."""
+    numa: tuple[Domain, ...] = ()
+    """Its NUMA nodes; empty: it does not say, and where CPU and memory lie is its own choice."""
 
 
 # --- what a member needs ------------------------------------------------------------------------
@@ -240,7 +251,8 @@ class Role:
     """Of each member: cpu, memory, and any other resource that nodes count."""
     devices: tuple[DeviceRequest, ...] = ()
     bundle: Literal["", "numa", "pcie"] = ""
-    """All its devices in one such domain of the node, or not at all."""
+    """All its devices, and its CPU and memory on the NUMA node of these, or not at all. Only for
+    members with devices: by these is known what it holds where."""
     constraint: Constraint = Constraint()
     prefers: tuple[Preference, ...] = ()
     """Where its members would rather be: most points in all, before anything about packing."""

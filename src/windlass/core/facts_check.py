@@ -35,6 +35,7 @@ from windlass.core.facts import (
 MOST = 1 << 53
 """Of anything on one node or for one member: sums over thousands of nodes stay exact."""
 _ISOLATIONS, _PACKS, _FORMS = get_args(Isolation), get_args(Pack), get_args(Form)
+_BUNDLES = ("numa", "pcie")
 MOST_MEMBERS = 1 << 31
 MOST_POINTS = 1 << 30
 MOST_SECONDS = 1e15
@@ -86,11 +87,12 @@ def refuse_bad_node(node: Node, once: Once | None = None) -> None:
     _refuse_seconds(what, "ready_in", node.ready_in)
     if not _is_count(node.price) or node.price > MOST_PRICE:
         raise BadFacts(f"{what}: price is {node.price!r}; it must be billionths, 0 or more")
-    if once is not None and not once.is_new(node.devices):
-        return
-    _refuse_twice(f"{what}: device", (device.id for device in node.devices))
-    for device in node.devices:
-        _refuse_bad_device(what, device)
+    if once is None or once.is_new(node.devices):
+        _refuse_twice(f"{what}: device", (device.id for device in node.devices))
+        for device in node.devices:
+            _refuse_bad_device(what, device)
+    if node.numa:
+        _refuse_bad_domains(what, node, once)
 
 
 def refuse_bad_queue(queue: Queue) -> None:
@@ -187,6 +189,11 @@ def _refuse_bad_role(what: str, role: Role) -> None:
     _refuse_amounts(what, dict(role.attach))
     for request in role.devices:
         _refuse_bad_request(what, request)
+    if role.bundle and (role.bundle not in _BUNDLES or not role.devices):
+        raise BadFacts(
+            f"{what}: role {role.name} has the bundle {role.bundle!r} of {len(role.devices)} kinds "
+            "of devices; it must be numa or pcie, of at least one"
+        )
     for liked in role.prefers:
         if not _is_whole(liked.points) or abs(liked.points) >= MOST_POINTS:
             raise BadFacts(f"{what}: role {role.name} gives {liked.points!r} points to a node")
@@ -195,6 +202,29 @@ def _refuse_bad_role(what: str, role: Role) -> None:
             raise BadFacts(f"{what}: an affinity has the weight {term.weight!r}")
     for spread in role.spreads:
         _refuse_amounts(f"{what}: spread", {"skew": spread.skew, "min_domains": spread.min_domains})
+
+
+def _refuse_bad_domains(what: str, node: Node, once: Once | None) -> None:
+    """NUMA nodes, and whether the devices are on them: what a bundle holds where is told by its
+    devices, so those under one switch must be in one place."""
+    if once is None or once.is_new(node.numa):
+        for domain in node.numa:
+            if not _is_count(domain.id):
+                raise BadFacts(f"{what}: a NUMA node has the number {domain.id!r}")
+            _refuse_amounts(f"{what}: NUMA node {domain.id}", domain.allocatable)
+        _refuse_twice(f"{what}: NUMA node", (str(domain.id) for domain in node.numa))
+    known, switches = {domain.id for domain in node.numa}, dict[str, int]()
+    for device in node.devices:
+        if device.numa != -1 and device.numa not in known:
+            there = ", ".join(str(number) for number in sorted(known))
+            raise BadFacts(
+                f"{what}: device {device.id} is on NUMA node {device.numa}; the node has {there}"
+            )
+        if device.switch and switches.setdefault(device.switch, device.numa) != device.numa:
+            raise BadFacts(
+                f"{what}: devices of the switch {device.switch} are on the NUMA nodes "
+                f"{switches[device.switch]} and {device.numa}; a switch is on one"
+            )
 
 
 def _refuse_bad_device(what: str, device: Device) -> None:

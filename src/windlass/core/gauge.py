@@ -63,6 +63,8 @@ class Gauge:
             for column, need in shape.needs:
                 self._needs[i, column] = need
         self._asks = self._needs > 0
+        self._asked = np.flatnonzero(self._asks.any(axis=0)).tolist()
+        """Columns that any of them needs something of."""
         self._needs[~self._asks] = 1
         self._whole: Ints = np.array([_whole(shape) for shape in self.shapes], np.int64)
         rows, requests = range(len(self.shapes)), [shape.requests for shape in self.shapes]
@@ -76,9 +78,9 @@ class Gauge:
     def by_amounts(self, free: Ints) -> Ints:
         """By shape and column of `free` (resources by anything), how many members it does for."""
         fit = np.full((len(self.shapes), free.shape[1]), MANY, np.int64)
-        for column, amounts in enumerate(free):
+        for column in self._asked:
             need = self._needs[:, column, None]
-            np.minimum(fit, amounts // need, out=fit, where=self._asks[:, column, None])
+            np.minimum(fit, free[column] // need, out=fit, where=self._asks[:, column, None])
         return fit
 
     def fit_on(self, rows: Ints, left: Left) -> Ints:
@@ -86,8 +88,8 @@ class Gauge:
         fit = np.full((len(rows), left.free.shape[1]), MANY, np.int64)
         whole = self._whole[rows, None]
         np.minimum(fit, left.unlocked // np.maximum(whole, 1), out=fit, where=whole > 0)
-        for column, amounts in enumerate(left.free):
-            need = self._needs[rows, column, None]
+        for column in self._asked:
+            need, amounts = self._needs[rows, column, None], left.free[column]
             np.minimum(fit, amounts // need, out=fit, where=self._asks[rows, column, None])
         shares = dict[DeviceRequest, Ints]()
         for i, row in enumerate(rows.tolist()):

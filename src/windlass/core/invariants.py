@@ -74,6 +74,44 @@ def within_capacity(
         problem = None if device is None else overdrawn(device, held)
         if problem:
             raise Broken(f"{rule} at {now}: device {place[1]} of {place[0]}: {problem}")
+    _within_domains(nodes, members, now, rule, given)
+
+
+def _within_domains(
+    nodes: Mapping[str, Node], members: Members, now: float, rule: str, given: Members | None
+) -> None:
+    """What bundles hold on a NUMA node is not more than it has; with `given`, where these are."""
+    held = _held_in_domains(nodes, members)
+    if given is not None:
+        used = _held_in_domains(nodes, given)
+        held = {place: amount + held.get(place, 0) for place, amount in used.items()}
+    for (where, numa, name), amount in held.items():
+        has = next(each.allocatable for each in nodes[where].numa if each.id == numa)
+        if amount > has.get(name, amount):
+            raise Broken(
+                f"{rule} at {now}: NUMA node {numa} of {where} has {has[name]} {name}, "
+                f"bundles hold {amount}"
+            )
+
+
+def _held_in_domains(
+    nodes: Mapping[str, Node], members: Members
+) -> dict[tuple[str, int, str], int]:
+    """By node, NUMA node and resource: members with a bundle whose devices are all in one place."""
+    found: dict[tuple[str, int, str], int] = collections.defaultdict(int)
+    for unit, seat in members:
+        node = nodes.get(seat.node)
+        if node is None or not node.numa:
+            continue
+        role = next((each for each in unit.roles if each.name == seat.role), None)
+        if role is None or not role.bundle:
+            continue
+        mine = {grant.device for grant in seat.grants}
+        places = {device.numa for device in node.devices if device.id in mine}
+        for numa in places - {-1} if len(places) == 1 else ():
+            for name, amount in role.needs.items():
+                found[seat.node, numa, name] += amount
+    return found
 
 
 def _held(

@@ -34,7 +34,8 @@ class Rows:
     """What seats hold, in the form that `Cluster.shift` takes."""
 
     members: Ints
-    """Per role and node: the node, then amounts by column of the cluster's resources."""
+    """Per role and node (of a bundle, per NUMA node): the node, then amounts by column of the
+    cluster's resources."""
     devices: Ints
     """Per grant: the device's flat number, compute, memory, used, mode."""
     ports: tuple[tuple[int, int], ...]
@@ -43,20 +44,21 @@ class Rows:
 
 def rows_of(cluster: Cluster, unit: Unit, seats: Iterable[Seat]) -> Rows:
     roles = {role.name: role for role in unit.roles}
-    counts: dict[tuple[str, int], int] = {}
+    counts: dict[tuple[str, int, int], int] = {}
     devices: list[tuple[int, int, int, int, int]] = []
     ports: list[tuple[int, int]] = []
     for seat in seats:
         node, role = cluster.index.get(seat.node), roles.get(seat.role)
         if node is None or role is None:
             continue
-        counts[seat.role, node] = counts.get((seat.role, node), 0) + 1
+        numa = cluster.bank.numa_of(node, seat.grants) if role.bundle else -1
+        counts[seat.role, node, numa] = counts.get((seat.role, node, numa), 0) + 1
         devices += cluster.bank.footprint(node, seat.grants)
         ports += [(port, node) for port in role.ports]
     members = np.zeros((1 + len(cluster.resources), len(counts)), np.int64)
-    for at, ((name, node), count) in enumerate(counts.items()):
+    for at, ((name, node, numa), count) in enumerate(counts.items()):
         members[0, at] = node
-        for column, need in cluster.shape_of(roles[name]).needs:
+        for column, need in cluster.needs_on(cluster.shape_of(roles[name]), node, numa):
             members[1 + column, at] = need * count
     flat = np.array(devices, np.int64).reshape(-1, 5).T
     return Rows(members, flat, tuple(ports))

@@ -285,7 +285,7 @@ def _piece(
         node, role = cluster.index.get(seat.node), roles.get(seat.role)
         if node is None or role is None:
             continue
-        by_column = dict(cluster.shape_of(role).needs)
+        by_column = dict(cluster.needs_of(cluster.shape_of(role), node, seat.grants))
         columns = range(len(cluster.resources))
         members.append((node, *map(by_column.get, columns, repeat(0))))
         grants += cluster.bank.footprint(node, seat.grants)

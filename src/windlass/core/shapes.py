@@ -96,6 +96,16 @@ class Shapes:
         self._by_role[id(role), model] = (role, shape)
         return shape
 
+    def unbundled(self, shape: Shape) -> Shape:
+        """The same without its bundle."""
+        key = (shape.amounts, shape.requests, "", shape.constraint, shape.ports)
+        loose = self._by_key.get(key)
+        if loose is None:
+            loose = dataclasses.replace(shape, id=len(self.by_id), bundle="")
+            self.by_id.append(loose)
+            self._by_key[key] = loose
+        return loose
+
     def class_of(self, unit: Unit, resources: Mapping[str, int]) -> str:
         """What a unit competes for, by all of its roles."""
         classes = {self.of(role, resources).resource_class for role in unit.roles}

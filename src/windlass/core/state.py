@@ -12,7 +12,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-from windlass.core import amounts, asked, facts_check, order, place
+from windlass.core import amounts, asked, facts_check, locality, order, place
 from windlass.core.cluster import Cluster
 from windlass.core.crowd import Crowd
 from windlass.core.facts import Facts, Node, Nomination, Queue, Quota, Reservation, Running, Unit
@@ -384,7 +384,8 @@ class Snapshot:
 
 def _layout(node: Node) -> tuple[object, ...]:
     """What cannot change without everything being laid out anew."""
-    return node.path, node.devices, node.allocatable.keys(), node.attach_limits.keys()
+    named = (node.allocatable.keys(), node.attach_limits.keys(), locality.names(node))
+    return node.path, node.devices, *named
 
 
 def _size(node: Node) -> tuple[object, ...]:

@@ -15,17 +15,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from windlass.core import amounts, place
+from windlass.core import amounts, place, together
 from windlass.core.cluster import Cluster, Mask
 from windlass.core.facts import WHOLE, Constraint, DeviceRequest, Queue, Role, Unit, Verdict
 from windlass.core.place import Failure, Wish
 from windlass.core.queues import Shortage
 from windlass.core.shapes import Shape
+from windlass.core.together import Apart
 from windlass.kinds.reasons import Reason
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Cycle
 
+_WITHIN = {"numa": "on one NUMA node", "pcie": "under one PCIe switch"}
 _BINARY = (("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10))
 
 
@@ -164,19 +166,40 @@ def _no_room(cycle: Cycle, unit: Unit, failure: Failure, remark: str) -> Verdict
         message = f"{asks} in one {level}; the best {level} has room for {failure.room} now{remark}"
         return Verdict(unit.key, Reason.WAITING_FOR_TOPOLOGY, message, level, missing)
     shape = cycle.scene.cluster.shape_of(role)
+    if shape.id not in cycle.closed:
+        cycle.closed[shape.id] = _closed(cycle.scene.cluster, shape)
+    remark = cycle.closed[shape.id] + remark
+    message = f"{asks}; room for {failure.room} now"
+    if shape.bundle:
+        apart = _not_together(cycle, shape)
+        if apart.members >= failure.wanted:
+            message += f", enough is free on nodes but {_lacks(shape.bundle, apart)}{remark}"
+            resource, short = apart.resource or shape.bundle, apart.missing or missing
+            return Verdict(unit.key, Reason.WAITING_FOR_TOPOLOGY, message, resource, short)
     if shape.id not in cycle.scarce:
         cycle.scarce[shape.id] = _scarcest(cycle, role)
     resource, members, per_member = cycle.scarce[shape.id]
     short = max(0, failure.wanted - members) * per_member
-    message = f"{asks}; room for {failure.room} now"
     if short:
         message += f", short of {told(resource, short)}"
     elif resource:
         message += ", too little of everything together on one node"
-    if shape.id not in cycle.closed:
-        cycle.closed[shape.id] = _closed(cycle.scene.cluster, shape)
-    message += cycle.closed[shape.id] + remark
+    message += remark
     return Verdict(unit.key, Reason.WAITING_FOR_CAPACITY, message, resource, short or missing)
+
+
+def _not_together(cycle: Cycle, shape: Shape) -> Apart:
+    found = cycle.apart.get(shape.id)
+    if found is None:
+        found = cycle.apart[shape.id] = together.now(cycle.scene.cluster, shape)
+    return found
+
+
+def _lacks(bundle: str, apart: Apart) -> str:
+    if not apart.resource:
+        return f"none has its devices {_WITHIN[bundle]}"
+    short = told(apart.resource, apart.missing)
+    return f"the nearest NUMA node with its devices is short of {short}"
 
 
 def _closed(cluster: Cluster, shape: Shape) -> str:
@@ -257,12 +280,22 @@ def _too_little(cycle: Cycle, unit: Unit, wish: Wish, most: int) -> Verdict:
             return Verdict(unit.key, Reason.IMPOSSIBLE, ungranted, request.kind, WHOLE)
         have = int(cluster.bank.eligible(request)[allowed].sum(axis=1).max(initial=0))
         if have < request.count:
-            asks = told_role(dataclasses.replace(role, needs={}, devices=(request,)))
+            asks = told_role(dataclasses.replace(role, needs={}, devices=(request,), bundle=""))
             message = f"needs {asks} on one node; the node with most of them has {have}"
             missing = request.count - have
             return Verdict(unit.key, Reason.IMPOSSIBLE, message, request.kind, missing * WHOLE)
+    if role.bundle:
+        apart = together.when_empty(cluster, cluster.shape_of(role))
+        if apart.members:
+            return _never_together(unit, role, apart)
     message = f"needs {told_role(role)} on one node; no node has all of it, even if empty"
     return Verdict(unit.key, Reason.IMPOSSIBLE, message, "node", 1)
+
+
+def _never_together(unit: Unit, role: Role, apart: Apart) -> Verdict:
+    message = f"needs {told_role(role)}; even of empty nodes {_lacks(role.bundle, apart)}"
+    resource, short = apart.resource or role.bundle, apart.missing or 1
+    return Verdict(unit.key, Reason.IMPOSSIBLE, message, resource, short)
 
 
 def _nobody_grants(cluster: Cluster, request: DeviceRequest, allowed: Mask) -> str:
@@ -355,7 +388,8 @@ def told_role(role: Role) -> str:
             size += [f"{request.compute / 10:g}%"] if request.compute else []
             parts.append(f"{' and '.join(size)} of a {request.kind}{model}")
     parts += [told(name, amount) for name, amount in sorted(_shown(role.needs).items())]
-    return ", ".join(parts) or "a place"
+    within = f" {_WITHIN[role.bundle]}" if role.bundle else ""
+    return (", ".join(parts) or "a place") + within
 
 
 def _shown(needs: Mapping[str, int]) -> dict[str, int]:

@@ -126,10 +126,15 @@ def test_gpus_and_nic_come_from_one_place_of_a_node_or_not_at_all(bundle: str, p
     assert where(decided(Facts((apart, good), Q, waiting=(me,)))) == [("good", "g1", "g2", "nic1")]
     taken = runs(unit("x", DeviceRequest("gpu")), ("good", "g2"))
     waits = decided(Facts((apart, good), Q, (taken,), (me,)))
-    assert verdict(waits).reason is Reason.WAITING_FOR_CAPACITY
+    place_of = {"pcie": "under one PCIe switch", "numa": "on one NUMA node"}[bundle]
+    assert verdict(waits).reason is Reason.WAITING_FOR_TOPOLOGY
+    assert verdict(waits).message == (
+        f"needs 2 gpu, 1 rdma, 1 cpu {place_of}; room for 0 now, enough is free on nodes but none "
+        f"has its devices {place_of}"
+    )
     never = verdict(decided(Facts((apart,), Q, waiting=(me,))))
     assert never.reason is Reason.IMPOSSIBLE
-    assert never.message.endswith("on one node; no node has all of it, even if empty")
+    assert never.message.endswith(f"; even of empty nodes none has its devices {place_of}")
     loose = dataclasses.replace(me, roles=(dataclasses.replace(me.roles[0], bundle=""),))
     assert where(decided(Facts((apart,), Q, waiting=(loose,)))) == [("apart", "g0", "g1", "nic0")]
 
