@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from windlass.core.facts import (
     Facts,
     Grant,
     Node,
+    Nomination,
     Queue,
     Role,
     Running,
@@ -177,7 +179,26 @@ def test_a_node_that_does_not_say_what_its_numa_nodes_have_is_counted_as_a_whole
 def test_what_a_numa_node_does_not_name_is_counted_for_the_node_only() -> None:
     me = unit("me", *BOTH, cpu=4, memory=128)
     cpu_only = node(Domain(0, {"cpu": 4000}), domain(1, 8))
-    assert where(decided(cpu_only, waiting=(me,))) == [("n", "g0", "nic0")]
+    other = node(domain(0, 3, memory=200), domain(1, 3), name="o")
+    assert where(decided(cpu_only, other, waiting=(me,))) == [("n", "g0", "nic0")]
+    cluster = Cluster([cpu_only, other])
+    assert cluster.take(cluster.shape_of(me.roles[0]), 0, 1) is not None
+    assert cluster.free.min() >= 0
+
+
+def test_a_part_of_the_nodes_counts_as_all_of_them_do() -> None:
+    said, silent = node(domain(0, 2), domain(1, 2)), node(name="o")
+    cluster = Cluster([said, silent])
+    shape = cluster.shape_of(role(DeviceRequest("gpu"), cpu=2))
+    assert cluster.caps(shape).tolist() == [2, 4]
+    for at in (0, 1):
+        part = cluster.part(np.array([at]))
+        assert part.caps(shape).tolist() == [cluster.caps(shape)[at]]
+
+
+def test_quotas_are_about_nodes_and_know_nothing_of_numa_nodes() -> None:
+    snapshot = state.build(Facts((node(domain(0, 8), domain(1, 8)),), Q))
+    assert snapshot.tree.capacity.keys() == {"cpu", "memory", "gpu", "gpu/a100", "rdma"}
 
 
 def test_devices_of_several_places_that_others_handed_out_hold_nothing_of_either() -> None:
@@ -289,6 +310,19 @@ def test_who_holds_the_cpu_of_a_numa_node_goes_and_nobody_else() -> None:
     assert promise.seats[0].grants[0].device in ("g0", "g1")
     gone = Facts((machine,), Q, (floats,), (me,), nominations=(promise,))
     assert where(cycle.decide(state.build(gone), NOW)) != []
+
+
+def test_room_that_was_being_freed_is_looked_for_anew_when_its_numa_node_is_full() -> None:
+    """Of the node enough is free, and the very GPU, too."""
+    machine = node(domain(0, 8), domain(1, 8))
+    me = unit("me", DeviceRequest("gpu"), cpu=6)
+    promise = Nomination("me", (Seat("w", 0, "n", (Grant("g0", memory=80_000),)),))
+    came = runs(unit("came", DeviceRequest("gpu"), cpu=4), "g1")
+    facts = Facts((machine,), Q, (came,), (me,), nominations=(promise,))
+    assert where(cycle.decide(state.build(facts), NOW)) == [("n", "g2")]
+    floats = runs(loose("came", DeviceRequest("gpu"), cpu=4), "g1")
+    facts = dataclasses.replace(facts, running=(floats,))
+    assert where(cycle.decide(state.build(facts), NOW)) == [("n", "g0")]
 
 
 def test_a_promised_start_waits_until_its_numa_node_is_free() -> None:
