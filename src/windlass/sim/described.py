@@ -13,7 +13,7 @@ import math
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import yaml
@@ -58,6 +58,8 @@ class NodeGroup(Struct):
     name: str = "node"
     price: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     """Of one node, an hour."""
+    numa: Annotated[int, Meta(ge=0, le=64)] = 0
+    """NUMA nodes that share its CPU, memory and GPUs evenly; 0: what each has is not said."""
 
 
 class QueueWords(Struct):
@@ -106,6 +108,8 @@ class JobWords(Struct):
     preemptible: bool = True
     topology: str = ""
     required: bool = True
+    bundle: Literal["", "numa", "pcie"] = ""
+    """GPUs, CPU and memory of each member in one such place of a node."""
 
 
 class TraceWords(Struct):
@@ -235,7 +239,7 @@ def _nodes(groups: list[NodeGroup]) -> Iterator[Node]:
         form = shaping.NodeForm(
             group.gpus, group.model, quantity.whole(group.gpu_memory) >> 20,
             quantity.milli(group.cpu), quantity.whole(group.memory), group.labels,
-            round(group.price * 10**9 / 3600),
+            round(group.price * 10**9 / 3600), group.numa,
         )  # fmt: skip
         for _ in range(group.count):
             path: tuple[str, ...] = ()
@@ -257,8 +261,11 @@ def _job(words: JobWords) -> Job:
         {name: amount for name, amount in needs.items() if amount},
         (DeviceRequest("gpu", words.gpus),) if words.gpus else (),
     )
+    if words.bundle and not words.gpus:
+        raise BadInput(f"Job {words.name} bundles no GPUs: give it gpus, or leave bundle out.")
+    role = dataclasses.replace(role, most=most, bundle=words.bundle)
     unit = Unit(
-        words.name, words.queue, (dataclasses.replace(role, most=most),), seconds(words.at),
+        words.name, words.queue, (role,), seconds(words.at),
         words.user, priority=words.priority, preemptible=words.preemptible,
         topology=Topology(words.topology, words.required) if words.topology else None,
         expected=lasts, kin=words.user,

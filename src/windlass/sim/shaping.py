@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from windlass.core.facts import Device, DeviceRequest, Facts, Node, Queue, Role, Unit
+from windlass.core.facts import Device, DeviceRequest, Domain, Facts, Node, Queue, Role, Unit
 from windlass.sim.scenario import FOREVER, BadInput, Job, Scenario, devices_of
 
 GIB = 1 << 30
@@ -33,18 +33,35 @@ class NodeForm:
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
     price: int = 0
     """Billionths a second."""
+    numa: int = 0
+    """NUMA nodes that CPU, memory and GPUs are divided over; 0: GPUs are on two, and what each has
+    of the rest is not said."""
 
     def node(self, name: str, path: tuple[str, ...] = ()) -> Node:
-        devices = tuple(
-            Device(
-                f"gpu{number}", "gpu", self.model, memory=self.gpu_memory,
-                numa=number * 2 // max(1, self.gpus), switch=f"s{number // 2}",
-                links=f"l{number // 4}", forms=frozenset(("whole", "share")), isolation="soft",
-            )
-            for number in range(self.gpus)
-        )  # fmt: skip
+        devices = tuple(self._device(number) for number in range(self.gpus))
         amounts = {"cpu": self.cpu, "memory": self.memory}
-        return Node(name, amounts, devices, dict(self.labels), path=path, price=self.price)
+        parts = tuple(
+            Domain(i, {resource: _part(all_, i, self.numa) for resource, all_ in amounts.items()})
+            for i in range(self.numa)
+        )
+        return Node(
+            name, amounts, devices, dict(self.labels), path=path, price=self.price, numa=parts
+        )
+
+    def _device(self, number: int) -> Device:
+        numa, switch = number * (self.numa or 2) // self.gpus, f"s{number // 2}"
+        if self.numa:  # a switch is on one NUMA node, also where GPUs do not come in pairs
+            first = -(-numa * self.gpus // self.numa)
+            switch = f"s{numa}-{(number - first) // 2}"
+        return Device(
+            f"gpu{number}", "gpu", self.model, memory=self.gpu_memory, numa=numa, switch=switch,
+            links=f"l{number // 4}", forms=frozenset(("whole", "share")), isolation="soft",
+        )  # fmt: skip
+
+
+def _part(amount: int, number: int, of: int) -> int:
+    """What each gets, so that all together have it all."""
+    return amount * (number + 1) // of - amount * number // of
 
 
 class Roles:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.sim.building import outcome
+from tests.unit.sim.building import outcome, play
 from windlass.core.facts import Topology
 from windlass.sim import described, sources
 from windlass.sim.scenario import FOREVER, BadInput, Scenario, devices_of
@@ -67,6 +67,42 @@ def test_every_field_means_something(tmp_path: Path) -> None:
     assert [(o.node, o.at, o.until) for o in found.outages] == [
         ("small-0001", 7200, 10800), ("small-0002", 7200, FOREVER),
     ]  # fmt: skip
+
+
+BUNDLES = """
+name: bundles
+nodes: [{count: 1, gpus: 6, cpu: 9, memory: 64Gi, numa: 2}]
+jobs:
+- {name: b, duration: 60s, gpus: 1, cpu: 3, bundle: pcie}
+"""
+
+
+def test_numa_nodes_share_a_node_evenly_and_a_switch_is_on_one(tmp_path: Path) -> None:
+    (node,) = read(tmp_path, BUNDLES).facts.nodes
+    assert [(each.id, each.allocatable["cpu"]) for each in node.numa] == [(0, 4500), (1, 4500)]
+    assert [each.allocatable["memory"] for each in node.numa] == [32 << 30] * 2
+    assert [each.numa for each in node.devices] == [0, 0, 0, 1, 1, 1]
+    assert [each.switch for each in node.devices] == [
+        "s0-0", "s0-0", "s0-1", "s1-0", "s1-0", "s1-1",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("bundle", "waits"), [("", 0.0), ("numa", 60.0)])
+def test_jobs_with_a_bundle_wait_for_the_cpu_of_one_numa_node(
+    tmp_path: Path, bundle: str, waits: float
+) -> None:
+    """The node has nine cores for three jobs of three; a NUMA node has four and a half."""
+    jobs = "".join(
+        f"- {{name: j{i}, duration: 60s, gpus: 1, cpu: 3, bundle: '{bundle}'}}\n" for i in range(3)
+    )
+    found = play(read(tmp_path, BUNDLES.partition("jobs:")[0] + "jobs:\n" + jobs))
+    assert sorted(record.first_start for record in found.values()) == [0.0, 0.0, waits]
+
+
+def test_a_bundle_without_gpus_is_refused(tmp_path: Path) -> None:
+    text = BUNDLES.replace("gpus: 1, cpu: 3", "gpus: 0, cpu: 3")
+    with pytest.raises(BadInput, match="Job b bundles no GPUs"):
+        read(tmp_path, text)
 
 
 BASE = "name: x\nnodes: [{count: 2}]\n"
