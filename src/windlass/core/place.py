@@ -315,9 +315,10 @@ def _place_several(scene: Scene, unit: Unit, wishes: Sequence[Wish]) -> tuple[Se
     cluster = scene.cluster
     by_scarcity = sorted(wishes, key=lambda wish: _slack(scene, wish))
     for wish in by_scarcity:
-        room = int(scene.caps(scene.shape(wish.role)).sum())
+        shape = scene.shape(wish.role)
+        room = int(scene.caps(shape).sum())
         if room < wish.count:
-            return Failure(wish.role, wish.count, room)
+            return Failure(wish.role, wish.count, room, resolved=shape.is_counted_exactly)
     first = by_scarcity[0]
     caps = scene.caps(scene.shape(first.role)).copy()  # as it is now, not while it is being tried
     failure = Failure(first.role, first.count, 0, topology=True)

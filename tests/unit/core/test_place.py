@@ -13,6 +13,7 @@ from windlass.core.facts import (
     Affinity,
     Constraint,
     Device,
+    DeviceRequest,
     Node,
     Requirement,
     Role,
@@ -391,3 +392,17 @@ def test_wishes_are_numbered_from_where_they_begin():
     what = role(1)
     answer = place.place(scene, unit(what), [Wish(what, 2, first=3)])
     assert [seat.index for seat in answer] == [3, 4]
+
+
+def test_of_two_roles_one_that_is_counted_by_trying_is_not_surely_without_room():
+    """The whole GPU is taken first, and it is the one that the share would have needed."""
+    shares = frozenset(("whole", "share"))
+    gpus = tuple(
+        Device(f"g{i}", "gpu", memory=memory, forms=shares) for i, memory in enumerate((80, 16))
+    )
+    twins = role(devices=(DeviceRequest("gpu"), DeviceRequest("gpu", memory=40)))
+    both = unit(twins, role(name="helper"))
+    for what in (both, unit(twins)):
+        answer = placed(scene_of([node("n", devices=gpus)]), what)
+        assert isinstance(answer, Failure)
+        assert not answer.resolved
