@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -296,13 +297,53 @@ def test_an_override_that_names_what_is_not_there_is_told_so_and_goes_on_when_it
     case.submit("runtime", overrides={"runtimeClassName": missing})
     for name, words in (
         ("priority", f"no PriorityClass with name {missing} was found"),
-        ("runtime", f'RuntimeClass "{missing}" not found'),
+        ("runtime", f"there is no RuntimeClass {missing}"),
     ):
         assert case.waits(name, "AdmissionRefused", words).get("retries", 0) == 0
     assert case.pods() == []
     _classes(case, missing)
     for name in ("priority", "runtime"):
         assert case.reaches(name, "Succeeded").get("retries", 0) == 0
+
+
+def _runtime(case: Case, name: str, **body: Any) -> str:
+    name = f"{case.name}-{name}"
+    post(case.rest, "/apis/node.k8s.io/v1/runtimeclasses",
+         {"metadata": {"name": name}, "handler": "kata", **body})  # fmt: skip
+    return name
+
+
+def test_what_a_runtime_needs_for_each_pod_is_counted_before_its_node_is_decided(
+    case: Case,
+) -> None:
+    case.node("n")
+    heavy = _runtime(case, "heavy", overhead={"podFixed": {"cpu": "250m", "memory": "120Mi"}})
+    for name in "abcd":
+        case.submit(name, run_for=None, overrides={"runtimeClassName": heavy})
+    for name in "abc":
+        case.reaches(name, "Running")
+    case.waits("d", "WaitingForCapacity", "needs 1.2 cpu", f"of it for RuntimeClass {heavy}")
+    # What the API server itself added is what was counted.
+    pods = case.pods()
+    assert [pod["spec"]["overhead"]["cpu"] for pod in pods] == ["250m"] * 3
+    case.submit("whole", role={"resources": {"cpu": "4", "memory": "64Mi"}},
+                overrides={"runtimeClassName": heavy})  # fmt: skip
+    case.waits("whole", "Impossible", "needs 4.2 cpu", f"0.2 cpu of it for RuntimeClass {heavy}")
+
+
+def test_a_gang_goes_where_its_runtime_is_and_tolerates_what_that_tolerates(case: Case) -> None:
+    case.node("plain")
+    taint = {"key": "sandbox", "value": "only", "effect": "NoSchedule"}
+    case.node("sandboxed", labels={"sandbox": case.name}, taints=[taint])
+    where = {"nodeSelector": {"sandbox": case.name},
+             "tolerations": [{"key": "sandbox", "operator": "Exists"}]}  # fmt: skip
+    named = _runtime(case, "sandbox", scheduling=where)
+    case.submit("inside", 2, run_for=None, overrides={"runtimeClassName": named})
+    case.reaches("inside", "Running")
+    assert case.nodes_of("inside") == {"sandboxed"}
+    nowhere = _runtime(case, "nowhere", scheduling={"nodeSelector": {"sandbox": "none"}})
+    case.submit("outside", overrides={"runtimeClassName": nowhere})
+    case.waits("outside", "Impossible", "labels and taints", f"those of RuntimeClass {nowhere}")
 
 
 def test_an_override_that_no_pod_can_have_ends_the_run_with_the_api_servers_words(

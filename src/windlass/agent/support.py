@@ -27,6 +27,11 @@ def unsupported(
         problem = _container(container)
         if problem:
             return "PodNotSupported", f"container {container.name}{problem}"
+    if pod.spec.runtime_class_name:
+        return "PodNotSupported", (
+            f"runtimeClassName {pod.spec.runtime_class_name}: this node runs processes and has no "
+            "other runtime; leave it out"
+        )
     problem = _volumes(pod) or ("" if mounts else _outside(pod))
     if problem:
         return "PodNotSupported", problem

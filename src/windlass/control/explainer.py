@@ -20,9 +20,9 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from windlass.control import engine, picture, scheduler, snapshots
+from windlass.control import engine, nodefacts, picture, scheduler, snapshots
 from windlass.core import cycle, explain, facts, state
-from windlass.kinds import kubernetes, queue, times
+from windlass.kinds import clusterkinds, kubernetes, queue, times
 from windlass.kinds.run import Run
 from windlass.store import client
 from windlass.store.reflector import Change, Reflector
@@ -98,7 +98,7 @@ class Explainer:
         store: client.Store,
         *,
         policy: facts.Policy = scheduler.POLICY,
-        levels: snapshots.Levels = snapshots.LEVELS,
+        levels: nodefacts.Levels = nodefacts.LEVELS,
         now: Callable[[], datetime.datetime] = times.now,
     ) -> None:
         self._policy, self._levels, self._now = policy, levels, now
@@ -113,6 +113,8 @@ class Explainer:
             engine.NAMESPACE,
             field_selector=f"metadata.name={engine.NAME}",
         )
+        self._runtimes = Reflector(store, clusterkinds.RuntimeClass)
+        """Begun only where the engine has such a kind."""
         self._groups: dict[str, dict[str, dict[str, Run]]] = {}
         """Namespace -> active, waiting or finished -> uid -> Run."""
         self._pending = 0
@@ -128,7 +130,8 @@ class Explainer:
         self._runs.add_handler(self._group)
         self._queues.add_handler(self._picture.see_queue)
         self._facts.add_handler(self._picture.see_engine)
-        for reflector in self._reflectors:
+        self._runtimes.add_handler(self._picture.see_runtime)
+        for reflector in (*self._reflectors, self._runtimes):
             reflector.add_handler(self._count)
 
     async def ready(self) -> None:
@@ -141,7 +144,7 @@ class Explainer:
         for task in (self._starting, self._late):
             if task is not None:
                 task.cancel()
-        for reflector in self._reflectors:
+        for reflector in (*self._reflectors, self._runtimes):
             await reflector.stop()
 
     # --- questions
@@ -181,7 +184,10 @@ class Explainer:
         """What would become of a run that does not exist yet."""
         await self.ready()
         queue_name = snapshots.queue_of(owner, snapshots.homes(self._queues))
-        unit = snapshots.read_unit(owner, queue_name, self._levels, self._picture.engine)
+        unit = snapshots.read_unit(
+            owner, queue_name, self._levels, self._picture.engine,
+            runtime=self._picture.runtimes.of(owner),
+        )  # fmt: skip
 
         def work(snapshot: state.Snapshot, now: float) -> Waiting:
             asked = dataclasses.replace(unit, key=_PLANNED, submitted=now)
@@ -317,6 +323,10 @@ class Explainer:
             reflector.start()
         for reflector in self._reflectors:
             await reflector.synced()
+        if self._picture.engine is not None and self._picture.engine.images:
+            self._picture.runtimes.watched = True
+            self._runtimes.start()
+            await self._runtimes.synced()
 
     def _count(self, *_: object) -> None:
         self._news.set()

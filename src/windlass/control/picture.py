@@ -17,16 +17,18 @@ from windlass.control import (
     attaching,
     factparts,
     members,
+    nodefacts,
     podbook,
     podunits,
     quotas,
     refusals,
+    runtimeclasses,
     snapshots,
     volumes,
 )
 from windlass.control import engine as engines
 from windlass.core import constraints, facts, predict, state
-from windlass.kinds import clusterkinds, kubernetes, meta, queue
+from windlass.kinds import kubernetes, meta, queue
 from windlass.kinds.run import MemberKey, Run
 from windlass.store.reflector import Change
 
@@ -44,7 +46,7 @@ class Changes:
 
 
 class Picture:
-    def __init__(self, levels: snapshots.Levels = snapshots.LEVELS) -> None:
+    def __init__(self, levels: nodefacts.Levels = nodefacts.LEVELS) -> None:
         self._levels = levels
         self.engine: engines.Engine | None = None
         """What it can do, once that was seen."""
@@ -55,6 +57,7 @@ class Picture:
         self._attachments = attaching.Attachments(self._volumes)
         self.book = podbook.PodBook(self._volumes, self._attachments)
         """The pods. `control.binding` reads them there and tells what it wrote."""
+        self.runtimes = runtimeclasses.RuntimeClasses()
         self._pods_of: dict[str, set[str]] = {}
         """Uid of a Run -> uids of its pods."""
         self._ours: dict[str, str] = {}
@@ -79,8 +82,7 @@ class Picture:
         """Node -> keys of those who name the devices that they hold there."""
         self._unstarted: set[str] = set()
         """Uids of Runs that hold room and have not started."""
-        self._quotas: dict[tuple[str, str], clusterkinds.ResourceQuota] = {}
-        self._told_limits: tuple[facts.Quota, ...] = ()
+        self.quotas = quotas.Quotas()
         self._refusals = refusals.Refusals()
         self._held_back_until: float | None = None
         self._last_look = 0.0
@@ -129,13 +131,16 @@ class Picture:
         self._volumes.kept = self.engine.kept_claim
         self._changed_runs.update(self._runs)
 
-    def see_quota(
+    def see_runtime(
         self,
-        _: Change,
-        before: clusterkinds.ResourceQuota | None,
-        after: clusterkinds.ResourceQuota | None,
+        change: Change,
+        before: runtimeclasses.Class | None,
+        after: runtimeclasses.Class | None,
     ) -> None:
-        factparts.put(self._quotas, before, after, lambda each: (each.namespace, each.name))
+        self.runtimes.see(change, before, after)
+        name = (after or before).name  # type: ignore[union-attr]
+        users = (uid for uid, each in self._runs.items() if runtimeclasses.named_by(each) == name)
+        self._changed_runs.update(users)
 
     def see_volumes(
         self, _: Change, before: volumes.Kind | None, after: volumes.Kind | None
@@ -191,12 +196,13 @@ class Picture:
     def takes(self, owner: Run, node: str) -> bool:
         """Whether a node takes new members of a Run, by its state, labels and taints of now."""
         known = self._nodes.get(node)
-        if known is None or not snapshots.is_open(known):
+        if known is None or not nodefacts.is_open(known):
             return False
         fact = self._told_nodes.get(node)
         if fact is None or node in self._changed_nodes:
-            fact = snapshots.read_node(known, self._levels)
-        return constraints.accepts(snapshots.constraint_of(owner), fact)
+            fact = nodefacts.read_node(known, self._levels)
+        constraint = self.runtimes.of(owner).narrowed(snapshots.constraint_of(owner))
+        return constraints.accepts(constraint, fact)
 
     def unstarted(self) -> list[Run]:
         """Runs that hold room and have not started: whether their nodes still take them may change
@@ -262,7 +268,7 @@ class Picture:
             self._look_at_claims()
         seen = frozenset(self._changed_runs)
         events: list[state.Event] = [
-            *self._node_events(), *self._queue_events(), *self._quota_events(),
+            *self._node_events(), *self._queue_events(), *self.quotas.events(),
         ]  # fmt: skip
         touched = {factparts.node_of(event) for event in events}
         units: dict[str, state.Event] = {}
@@ -318,7 +324,7 @@ class Picture:
             waiting=tuple(each for each in told if isinstance(each, facts.Unit)),
             nominations=tuple(self._nominations.values()),
             levels=tuple(self._levels),
-            quotas=self._told_limits,
+            quotas=self.quotas.told,
         )
 
     def _node_events(self) -> list[state.Event]:
@@ -329,7 +335,7 @@ class Picture:
                 if self._told_nodes.pop(name, None) is not None:
                     events.append(state.NodeGone(name))
                 continue
-            fact = self._attachments.limit(snapshots.read_node(node, self._levels))
+            fact = self._attachments.limit(nodefacts.read_node(node, self._levels))
             if fact != self._told_nodes.get(name):
                 self._told_nodes[name] = fact
                 events.append(state.NodePut(fact))
@@ -370,14 +376,6 @@ class Picture:
     def _naming(self, name: str) -> list[str]:
         return [uid for uid, owner in self._runs.items() if owner.spec.queue == name]
 
-    def _quota_events(self) -> list[state.Event]:
-        read = (quotas.read(each) for _, each in sorted(self._quotas.items()))
-        limits = tuple(each for each in read if each is not None)
-        if limits == self._told_limits:
-            return []
-        self._told_limits = limits
-        return [state.QuotasPut(limits)]
-
     def _look_at_refusals(self, now: float) -> None:
         """Runs whose members a node refused, or takes again, are looked at again."""
         touched = {
@@ -400,7 +398,9 @@ class Picture:
             (each for each in owner.spec.roles if key and each.name == key.role) if owner else ()
         )
         role = next(iter(roles), None)
-        return refusals.shape_of(snapshots.role_of(role, owner)) if role and owner else None
+        if role is None or owner is None:
+            return None
+        return refusals.shape_of(snapshots.role_of(role, owner, self.runtimes.of(owner)))
 
     def _held_back(self, now: float) -> snapshots.HeldBack | None:
         if self._held_back_until is None:
@@ -432,7 +432,7 @@ class Picture:
         name = self._queue_of(owner)
         unit = snapshots.read_unit(
             owner, name, self._levels, self.engine, self._attachments.reach(owner),
-            self._held_back(now),
+            self._held_back(now), self.runtimes.of(owner),
         )  # fmt: skip
         if waits:
             return snapshots.in_time(unit, owner, now, self._told.get(uid))

@@ -93,6 +93,12 @@ def unsupported_by(engine: engines.Engine, spec: run.RunSpec) -> str:
             "machine's own files, not images; leave it out and name packages in "
             "spec.environment.requirements"
         )
+    runtime = spec.overrides.runtime_class_name if spec.overrides else None
+    if runtime and not engine.images:
+        return (
+            f"spec.overrides.runtimeClassName {runtime}: this engine runs processes, not "
+            "containers, and has no other runtime; leave it out"
+        )
     wanted, (low, high) = ports.layout(spec), engine.ports
     if engine.addresses == "node" and wanted and len(wanted.span) > high - low + 1:
         return (

@@ -8,12 +8,39 @@ when a pod is refused.
 
 from __future__ import annotations
 
-from windlass.control import members
-from windlass.core import facts
+from windlass.control import factparts, members
+from windlass.core import facts, state
 from windlass.kinds import clusterkinds, quantity
+from windlass.store.reflector import Change
 
 _ORDINARY = frozenset({"NotTerminating", "NotBestEffort"})
 """Scopes that the pods of all Runs are in: they have no deadline of their own, and requests."""
+
+
+class Quotas:
+    """Those of all namespaces."""
+
+    def __init__(self) -> None:
+        self._quotas: dict[tuple[str, str], clusterkinds.ResourceQuota] = {}
+        self.told: tuple[facts.Quota, ...] = ()
+        """What the snapshot knows."""
+
+    def see(
+        self,
+        _: Change,
+        before: clusterkinds.ResourceQuota | None,
+        after: clusterkinds.ResourceQuota | None,
+    ) -> None:
+        factparts.put(self._quotas, before, after, lambda each: (each.namespace, each.name))
+
+    def events(self) -> list[state.Event]:
+        """What the snapshot does not know yet."""
+        each_read = (read(each) for _, each in sorted(self._quotas.items()))
+        limits = tuple(each for each in each_read if each is not None)
+        if limits == self.told:
+            return []
+        self.told = limits
+        return [state.QuotasPut(limits)]
 
 
 def read(quota: clusterkinds.ResourceQuota) -> facts.Quota | None:

@@ -28,6 +28,7 @@ from windlass.control import (
     gangsizes,
     leader,
     metrics,
+    nodefacts,
     picture,
     podunits,
     records,
@@ -119,18 +120,18 @@ class Scheduler:
         room: Room | None = None,
         attachments: attaching.Seen | None = None,
         quotas: Reflector[clusterkinds.ResourceQuota] | None = None,
+        runtimes: Reflector[clusterkinds.RuntimeClass] | None = None,
         beside: Beside | None = None,
         epoch: int,
         policy: facts.Policy = POLICY,
-        levels: snapshots.Levels = snapshots.LEVELS,
+        levels: nodefacts.Levels = nodefacts.LEVELS,
         registry: metrics.Registry | None = None,
         now: Callable[[], datetime.datetime] = times.now,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._epoch = epoch
-        self._policy = policy
-        self._now = now
+        self._policy, self._now = policy, now
         self._picture = picture.Picture(levels)
         self._sizes = gangsizes.Sizes(store)
         self._binder = binding.Binder(store, self._picture.book, now, nodes=self._picture.node)
@@ -164,7 +165,7 @@ class Scheduler:
         self._watch(pods, self._picture.see_pod)
         self._watch(runs, self._picture.see_run)
         self._watch(queues, self._picture.see_queue)
-        self._watch_limits(engine, quotas, beside)
+        self._watch_limits(engine, quotas, runtimes, beside)
         self._watch_volumes(claims, room, attachments)
 
     async def run(self) -> None:
@@ -242,6 +243,7 @@ class Scheduler:
         self,
         engine: Reflector[kubernetes.ConfigMap] | None,
         quotas: Reflector[clusterkinds.ResourceQuota] | None,
+        runtimes: Reflector[clusterkinds.RuntimeClass] | None,
         beside: Beside | None,
     ) -> None:
         """What only some engines have, and what only pods of other people look at."""
@@ -252,7 +254,10 @@ class Scheduler:
             self._watch(namespaces, self._picture.book.see_namespace)
             self._watch(budgets, self._picture.book.see_budget)
         if quotas is not None:
-            self._watch(quotas, self._picture.see_quota)
+            self._watch(quotas, self._picture.quotas.see)
+        if runtimes is not None:
+            self._picture.runtimes.watched = True
+            self._watch(runtimes, self._picture.see_runtime)
 
     def _watch_volumes(
         self, claims: Claims | None, room: Room | None, attachments: attaching.Seen | None

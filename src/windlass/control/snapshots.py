@@ -11,63 +11,32 @@ Pure: one function per kind of object. `control.picture` calls them for what cha
 from __future__ import annotations
 
 import dataclasses
-import decimal
 import fractions
-import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from windlass.control import engine as engines
-from windlass.control import foreign, members, podrender, retrying, runview, volumes
+from windlass.control import (
+    members,
+    nodefacts,
+    podrender,
+    retrying,
+    runtimeclasses,
+    runview,
+    volumes,
+)
 from windlass.core import facts
 from windlass.core.constraints import NAME_FIELD
 from windlass.kinds import duration, kubernetes, quantity, queue, run, times
 from windlass.kinds.reasons import Reason
 
 DEFAULT_QUEUE = "default"
-MOST_DEVICES = 1024
-"""Of one resource on one node that are counted."""
 TRIED_LAST = -1_000_000
 """Points of a node that failed a Run: more than all that its user may like about it."""
 HeldBack = Callable[[facts.Role], frozenset[str]]
 """Nodes that lately refused members of a role."""
-Levels = Mapping[str, str]
-LEVELS: Levels = {"zone": "topology.kubernetes.io/zone", "rack": "windlass.dev/rack"}
-"""Levels of the topology, widest first, and the label in which a node says where it is."""
-PRICE, CAPABILITIES = "windlass.dev/price-per-hour", "windlass.dev/capabilities"
-"""Annotations (or labels) of a node: `2.50`, and names joined by commas: `shares,partitions`."""
-SHARES = "shares"
-"""What a node offers on which somebody grants shares of devices, as the annotation of its pods
-`windlass.dev/devices` names them."""
-Counts = tuple[tuple[str, str, str, int], ...]
-_FORMS: tuple[facts.Form, ...] = ("whole", "share", "ratio")
-_HOUR, _BILLIONTHS, _MOST_DIGITS = 3600, 10**9, 12
 
 
-# --- nodes and queues ---------------------------------------------------------------------------
-
-
-def read_node(node: kubernetes.Node, levels: Levels = LEVELS) -> facts.Node:
-    labels = node.metadata.labels or {}
-    amounts = members.read_amounts(node.status.allocatable or node.status.capacity)
-    capabilities = frozenset(name for name in _told(node, CAPABILITIES).split(",") if name)
-    return facts.Node(
-        name=node.name,
-        allocatable={name: n for name, n in amounts.items() if not members.device_kind(name)},
-        devices=_devices(amounts, labels, capabilities),
-        labels=labels,
-        taints=tuple(facts.Taint(t.key, t.value, t.effect) for t in node.spec.taints or ()),
-        ready=is_open(node),
-        path=_path(labels, levels),
-        price=_price(_told(node, PRICE)),
-        capabilities=capabilities
-        | {foreign.RESOURCE + name for name in amounts if members.device_kind(name)},
-    )
-
-
-def is_open(node: kubernetes.Node) -> bool:
-    """Ready and not cordoned."""
-    closed = node.spec.unschedulable or node.metadata.deletion_timestamp
-    return node.is_ready and not closed
+# --- queues ---------------------------------------------------------------------------------------
 
 
 def read_queue(each: queue.Queue, *, is_parent: bool = False) -> facts.Queue:
@@ -176,19 +145,22 @@ def kept_room(owner: run.Run) -> dict[str, list[run.Member]]:
 def read_unit(
     owner: run.Run,
     queue_name: str,
-    levels: Levels = LEVELS,
+    levels: nodefacts.Levels = nodefacts.LEVELS,
     engine: engines.Engine | None = None,
     reach: volumes.Reach = volumes.Reach(),  # noqa: B008 (immutable)
     held_back: HeldBack | None = None,
+    runtime: runtimeclasses.Addition = runtimeclasses.NOTHING,
 ) -> facts.Unit:
     """`engine`: what it cannot do holds the Run; None: nobody knows. `reach`: what its claims
-    mean. `held_back`: nodes that lately refused such members."""
+    mean. `held_back`: nodes that lately refused such members. `runtime`: what its class adds."""
     spec, topology = owner.spec, owner.spec.placement.topology
     created = owner.metadata.creation_timestamp
     return facts.Unit(
         key=owner.uid,
         queue=queue_name,
-        roles=tuple(_bounded(role_of(role, owner), reach, held_back) for role in spec.roles),
+        roles=tuple(
+            _bounded(role_of(role, owner, runtime), reach, held_back) for role in spec.roles
+        ),
         submitted=times.parse(created).timestamp() if created else 0.0,
         user=spec.user or "",
         namespace=owner.namespace,
@@ -201,7 +173,7 @@ def read_unit(
         attained=_ran_before(owner),
         kin=f"{owner.namespace}/{spec.user or ''}",
         not_before=retrying.retry_at(owner),
-        held=_held(spec, levels, engine, reach),
+        held=_held(spec, levels, engine, reach, runtime),
         lately=retrying.lately(owner),
     )
 
@@ -327,7 +299,7 @@ def read_pod(pod: kubernetes.Pod, owner: run.Run | None, queue_name: str) -> fac
     for resource, count in amounts.items():
         kind = members.device_kind(resource)
         if kind and count:
-            counts[kind] = min(MOST_DEVICES, counts.get(kind, 0) + count)
+            counts[kind] = min(nodefacts.MOST_DEVICES, counts.get(kind, 0) + count)
     requests = tuple(facts.DeviceRequest(kind, count) for kind, count in sorted(counts.items()))
     needs = {name: n for name, n in amounts.items() if not members.device_kind(name)}
     grants = tuple(facts.Grant(name) for name in members.device_names(pod))
@@ -403,60 +375,6 @@ def _grant(request: facts.DeviceRequest, device: str) -> facts.Grant:
 # --- parts ----------------------------------------------------------------------------------------
 
 
-def _devices(
-    amounts: Mapping[str, int], labels: Mapping[str, str], capabilities: Collection[str]
-) -> tuple[facts.Device, ...]:
-    """As many as a node counts, whole ones, and shares of them where it says that somebody there
-    grants them. What it counts twice, under our name and under its plug-in's, is there once."""
-    found = []
-    forms = frozenset(_FORMS if SHARES in capabilities else _FORMS[:1])
-    for resource, count in sorted(amounts.items()):
-        kind = members.device_kind(resource)
-        ours = f"{members.DEVICE_PREFIX}{kind}"
-        if not kind or (resource != ours and amounts.get(ours)):
-            continue
-        model = labels.get(f"{members.DEVICE_PREFIX}{kind}-model", "").lower()
-        stem = kind if resource == ours else resource
-        found.append((stem, kind, model, min(count, MOST_DEVICES)))
-    return _made(tuple(found), forms)
-
-
-@functools.lru_cache(maxsize=1024)
-def _made(counts: Counts, forms: frozenset[facts.Form]) -> tuple[facts.Device, ...]:
-    """By how their names begin, kind, model and number; nodes that have the same share them."""
-    return tuple(
-        facts.Device(f"{stem}/{number}", kind, model, forms=forms)
-        for stem, kind, model, count in counts
-        for number in range(count)
-    )
-
-
-def _told(node: kubernetes.Node, key: str) -> str:
-    """What an annotation, else a label says, without blanks."""
-    said = (node.metadata.annotations or {}).get(key, (node.metadata.labels or {}).get(key, ""))
-    return "".join(said.split())
-
-
-@functools.lru_cache(maxsize=1024)
-def _price(text: str) -> int:
-    """Billionths a second from a price per hour; 0, not known, where it is no such price."""
-    try:
-        price = decimal.Decimal(text)
-    except decimal.InvalidOperation:
-        return 0
-    if not price.is_finite() or price < 0 or price.adjusted() > _MOST_DIGITS:
-        return 0
-    return min(round(fractions.Fraction(price) * _BILLIONTHS / _HOUR), facts.MOST_PRICE)
-
-
-def _path(labels: Mapping[str, str], levels: Levels) -> tuple[str, ...]:
-    """Where a node stands, as far down as its labels say; a level left out in between is ""."""
-    places = [labels.get(label, "") for label in levels.values()]
-    while places and not places[-1]:
-        places.pop()
-    return tuple(places)
-
-
 def _quota(amounts: queue.Amounts | None) -> dict[str, int]:
     """Bytes of memory, whole pods, thousandths of everything else, devices too."""
     return {
@@ -468,13 +386,15 @@ def _quota(amounts: queue.Amounts | None) -> dict[str, int]:
     }
 
 
-def role_of(role: run.Role, owner: run.Run) -> facts.Role:
+def role_of(
+    role: run.Role, owner: run.Run, runtime: runtimeclasses.Addition = runtimeclasses.NOTHING
+) -> facts.Role:
     """What members of a role need and like, whatever else is going on."""
     placement = owner.spec.placement
     requests = tuple(_request(device) for device in role.devices or ())
     within = placement.bundle.within if placement.bundle and requests else ""
     least = role.min_replicas or role.replicas
-    return facts.Role(
+    made = facts.Role(
         name=role.name,
         least=least if placement.gang else min(1, role.replicas),
         most=role.replicas,
@@ -485,6 +405,7 @@ def role_of(role: run.Role, owner: run.Run) -> facts.Role:
         constraint=constraint_of(owner),
         prefers=(*_prefers(placement.nodes or run.NodeChoice()), *_dislikes(owner.status.avoid)),
     )
+    return runtime.to(made)
 
 
 def _bounded(
@@ -550,7 +471,11 @@ def _dislikes(avoid: Iterable[str] | None) -> tuple[facts.Preference, ...]:
 
 
 def _held(
-    spec: run.RunSpec, levels: Levels, engine: engines.Engine | None, reach: volumes.Reach
+    spec: run.RunSpec,
+    levels: nodefacts.Levels,
+    engine: engines.Engine | None,
+    reach: volumes.Reach,
+    runtime: runtimeclasses.Addition,
 ) -> tuple[Reason, str] | None:
     if spec.suspend:
         return Reason.SUSPENDED, "held by spec.suspend"
@@ -565,6 +490,8 @@ def _held(
             )
     if problem:
         return Reason.UNSUPPORTED, problem
+    if runtime.problem:
+        return Reason.ADMISSION_REFUSED, runtime.problem
     return (Reason.WAITING_FOR_DATA, reach.problem) if reach.problem else None
 
 

@@ -14,10 +14,17 @@ from collections.abc import Callable
 
 import msgspec
 
-from windlass.control import claiming, podrender, snapshots, volumes
+from windlass.control import (
+    claiming,
+    nodefacts,
+    podrender,
+    runtimeclasses,
+    snapshots,
+    volumes,
+)
 from windlass.control import engine as engines
 from windlass.core import constraints, facts
-from windlass.kinds import kubernetes, run
+from windlass.kinds import clusterkinds, kubernetes, run
 from windlass.kinds.reasons import Reason
 from windlass.store import client, errors
 from windlass.store.reflector import Reflector
@@ -37,6 +44,7 @@ class Gate:
         store: client.Store,
         nodes: Reflector[kubernetes.Node] | None = None,
         claims: volumes.Claims | None = None,
+        runtimes: Reflector[clusterkinds.RuntimeClass] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
@@ -44,24 +52,29 @@ class Gate:
         self._claims = claims
         self._clock = clock
         self._volumes = volumes.Volumes()
+        self._runtimes = runtimeclasses.RuntimeClasses()
         self._admitted: dict[bytes, float] = {}
         """Shapes, and when they were admitted."""
         for reflector in claims or ():
             reflector.add_handler(lambda _, before, after: self._volumes.see(before, after))
+        if runtimes is not None:
+            self._runtimes.watched = True
+            runtimes.add_handler(self._runtimes.see)
 
     # --- nodes
 
     def closed(self, owner: run.Run) -> str:
         """A node that was given to a Run which has not started and does not take it now: somebody
-        cordoned or tainted it since. The scheduler takes the room back when it sees that, too."""
+        cordoned or tainted it since, or its runtime is elsewhere by now. The scheduler takes the
+        room back when it sees that, too."""
         if self._nodes is None:
             return ""
-        constraint = snapshots.constraint_of(owner)
+        constraint = self._runtimes.of(owner).narrowed(snapshots.constraint_of(owner))
         for name in nodes_of(owner):
             node = self._nodes.get(name)
-            if node is None or not snapshots.is_open(node):
+            if node is None or not nodefacts.is_open(node):
                 return name
-            if not constraints.accepts(constraint, snapshots.read_node(node)):
+            if not constraints.accepts(constraint, nodefacts.read_node(node)):
                 return name
         return ""
 
@@ -88,7 +101,7 @@ class Gate:
         constraint = facts.Constraint(volumes=terms, tolerations=(facts.Toleration("", "Exists"),))
         for name in nodes_of(owner) if self._nodes is not None else ():
             node = self._nodes.get(name) if self._nodes is not None else None
-            if node is not None and not constraints.accepts(constraint, snapshots.read_node(node)):
+            if node is not None and not constraints.accepts(constraint, nodefacts.read_node(node)):
                 words = f"node {name} cannot reach the volumes that it mounts; it is placed again"
                 return podrender.Hindrance(Reason.WAITING_FOR_DATA, words, final=True)
         return podrender.Hindrance()
@@ -99,7 +112,7 @@ class Gate:
         for name in listed if self._nodes is not None else ():
             node = self._nodes.get(name) if self._nodes is not None else None
             if node is not None and await claiming.provide(
-                self._store, self._volumes, owner.namespace, names, snapshots.read_node(node)
+                self._store, self._volumes, owner.namespace, names, nodefacts.read_node(node)
             ):
                 return name
         return listed[0]

@@ -110,6 +110,10 @@ class Views:
         return self._keep_if("admission", clusterkinds.PodDisruptionBudget)
 
     @functools.cached_property
+    def runtimes(self) -> Reflector[clusterkinds.RuntimeClass]:
+        return self._keep_if("images", clusterkinds.RuntimeClass)
+
+    @functools.cached_property
     def scheduler_lease(self) -> Reflector[kubernetes.Lease]:
         return self._keep(self._one(kubernetes.Lease, SCHEDULER_LEASE))
 

@@ -240,6 +240,15 @@ class Spread:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Runtime:
+    """What members run in, where it is not the usual one: words tell of it."""
+
+    name: str
+    overhead: tuple[tuple[str, int], ...] = ()
+    """What of the needs of each member is its own."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Role:
     """Members of a unit that are alike."""
 
@@ -264,6 +273,7 @@ class Role:
     """By which others' affinity and spread terms see its members."""
     affinities: tuple[Affinity, ...] = ()
     spreads: tuple[Spread, ...] = ()
+    runtime: Runtime | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ class Shapes:
             amounts[f"attach:{driver}"] = count
         wanted = tuple(sorted((name, amount) for name, amount in amounts.items() if amount > 0))
         requests = tuple(_narrowed(request, model) for request in role.devices)
-        key = (wanted, requests, role.bundle, role.constraint, role.ports)
+        key = (wanted, requests, role.bundle, role.constraint, role.ports, role.runtime)
         shape = self._by_key.get(key)
         if shape is None:
             needs = tuple((resources[n], amount) for n, amount in wanted if n in resources)

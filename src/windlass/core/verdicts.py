@@ -263,7 +263,8 @@ def _too_little(cycle: Cycle, unit: Unit, wish: Wish, most: int) -> Verdict:
         if lacks:
             message = f"needs nodes that offer {lacks}; none of those it may use does"
             return Verdict(unit.key, Reason.UNSUPPORTED, message, lacks, wish.count)
-        message = "no node has the labels and taints it asks for"
+        those = f", with those of RuntimeClass {role.runtime.name}" if role.runtime else ""
+        message = f"no node has the labels and taints it asks for{those}"
         return Verdict(unit.key, Reason.IMPOSSIBLE, message, "nodes", wish.count)
     if most:
         message = f"{_asks(cycle, role, wish.count)}; all nodes together hold {most} even if empty"
@@ -272,7 +273,9 @@ def _too_little(cycle: Cycle, unit: Unit, wish: Wish, most: int) -> Verdict:
         column = cluster.resources.get(name)
         largest = int(cluster.capacity[column, allowed].max()) if column is not None else 0
         if need > largest:
-            message = f"needs {told(name, need)} on one node; the largest has {told(name, largest)}"
+            own = told_overhead(role, name)
+            message = f"needs {told(name, need)} on one node{own}; the largest has "
+            message += told(name, largest)
             return Verdict(unit.key, Reason.IMPOSSIBLE, message, name, need - largest)
     for request in role.devices:
         ungranted = _nobody_grants(cluster, request, allowed)
@@ -389,7 +392,16 @@ def told_role(role: Role) -> str:
             parts.append(f"{' and '.join(size)} of a {request.kind}{model}")
     parts += [told(name, amount) for name, amount in sorted(_shown(role.needs).items())]
     within = f" {_WITHIN[role.bundle]}" if role.bundle else ""
-    return (", ".join(parts) or "a place") + within
+    return (", ".join(parts) or "a place") + told_overhead(role) + within
+
+
+def told_overhead(role: Role, only: str = "") -> str:
+    """What of the needs nobody asked for, but the runtime takes; `only` of one resource."""
+    if role.runtime is None:
+        return ""
+    shown = _shown(dict(role.runtime.overhead))
+    parts = [told(n, amount) for n, amount in sorted(shown.items()) if only in ("", n)]
+    return f" ({', '.join(parts)} of it for RuntimeClass {role.runtime.name})" if parts else ""
 
 
 def _shown(needs: Mapping[str, int]) -> dict[str, int]:

@@ -42,7 +42,7 @@ _GANG_SIZES = (
 CLUSTER: dict[str, tuple[Rule, ...]] = {
     names.SCHEDULER: (
         (_FOLLOW, ("nodes", "pods", "runs.windlass.dev", "queues.windlass.dev")),
-        (_FOLLOW, ("resourcequotas", *_VOLUMES, *_DRIVERS)),
+        (_FOLLOW, ("resourcequotas", "runtimeclasses.node.k8s.io", *_VOLUMES, *_DRIVERS)),
         # Pods of other people that ask for us: their neighbours, budgets and places.
         (_FOLLOW, ("namespaces", "poddisruptionbudgets.policy")),
         (("create",), ("pods/binding", "pods/eviction")),
@@ -56,7 +56,7 @@ CLUSTER: dict[str, tuple[Rule, ...]] = {
     ),
     names.CONTROLLERS: (
         (_READ, ("pods", "runs.windlass.dev", "cronruns.windlass.dev")),
-        (_FOLLOW, ("nodes", *_VOLUMES)),
+        (_FOLLOW, ("nodes", "runtimeclasses.node.k8s.io", *_VOLUMES)),
         # For which node a volume is to be made, or which one a claim gets.
         (("patch",), ("persistentvolumeclaims", "persistentvolumes")),
         (("create", "delete"), ("pods",)),
@@ -69,7 +69,7 @@ CLUSTER: dict[str, tuple[Rule, ...]] = {
     ),
     names.SERVER: (
         (_READ, ("pods", "runs.windlass.dev")),
-        (_FOLLOW, ("nodes", "queues.windlass.dev")),
+        (_FOLLOW, ("nodes", "queues.windlass.dev", "runtimeclasses.node.k8s.io")),
         (("get", "list"), ("namespaces",)),
         # Code that nothing names any more is removed.
         (("list",), ("cronruns.windlass.dev",)),

@@ -1,7 +1,7 @@
-"""Kinds that only a cluster serves, as partial structs: volumes and quotas of namespaces.
+"""Kinds that only a cluster serves, as partial structs: volumes, quotas of namespaces, runtimes.
 
-The embedded engine has neither, and its ConfigMap `engine` says so (`claims`, `admission`); whoever
-reads these kinds asks that first.
+The embedded engine has none, and its ConfigMap `engine` says so (`claims`, `admission`, `images`);
+whoever reads these kinds asks that first.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import ClassVar
 import msgspec
 
 from windlass.kinds import placing
-from windlass.kinds.kubernetes import ObjectReference, Quantities
+from windlass.kinds.kubernetes import ObjectReference, Quantities, Toleration
 from windlass.kinds.meta import Object, Struct
 from windlass.kinds.resources import Resource
 
@@ -318,6 +318,37 @@ class ResourceQuota(Object):
     )
     spec: ResourceQuotaSpec = msgspec.field(default_factory=ResourceQuotaSpec)
     """How much."""
+
+
+# --- runtimes ----------------------------------------------------------------------------------
+
+
+class RuntimeOverhead(Struct):
+    """What a runtime itself needs."""
+
+    pod_fixed: Quantities | None = None
+    """For each pod."""
+
+
+class RuntimeScheduling(Struct):
+    """Where a runtime is."""
+
+    node_selector: dict[str, str] | None = None
+    """Labels of the nodes that have it."""
+    tolerations: list[Toleration] | None = None
+    """What its pods tolerate besides their own."""
+
+
+class RuntimeClass(Object):
+    """A container runtime that pods may ask for by name."""
+
+    resource: ClassVar = Resource(
+        "node.k8s.io", "v1", "RuntimeClass", "runtimeclasses", namespaced=False
+    )  # fmt: skip
+    overhead: RuntimeOverhead | None = None
+    """What it needs for each pod besides the pod's own requests."""
+    scheduling: RuntimeScheduling | None = None
+    """On which nodes its pods can be; on all when absent."""
 
 
 # --- disruptions -------------------------------------------------------------------------------

@@ -342,7 +342,8 @@ class Overrides(Struct):
     image_pull_secrets: Annotated[list[fields.ObjectName], Meta(max_length=16)] | None = None
     """Secrets with the registry's credentials."""
     runtime_class_name: fields.ObjectName | None = None
-    """Which container runtime."""
+    """Which container runtime, where the engine runs images. What its RuntimeClass adds to pods
+    (overhead, labels of nodes, tolerations) is decided with."""
     priority_class_name: fields.ObjectName | None = None
     """What kubelet evicts last when a node runs short."""
     security_context: SecurityContext | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from windlass.control import members, snapshots
+from windlass.control import members, nodefacts
 from windlass.core import facts as corefacts
 from windlass.kinds import kubernetes, quantity, run, times
 from windlass.ledger.facts import MACHINE, WHOLE, Device, Hold, Member, Party
@@ -36,7 +36,7 @@ Nodes = Callable[[str], Node | None]
 
 
 def node(obj: kubernetes.Node) -> Node:
-    told = snapshots.read_node(obj)
+    told = nodefacts.read_node(obj)
     labels = obj.metadata.labels or {}
     its_class = next((labels[name] for name in CLASS_LABELS if labels.get(name)), "")
     found = {MACHINE: Device(obj.name, MACHINE, MACHINE, "", its_class)}

@@ -34,6 +34,14 @@ async def test_a_pod_with_an_image_is_refused_and_nothing_starts(node):
     assert not (node.folder / "pods" / pod.uid).exists()
 
 
+async def test_a_pod_with_another_runtime_is_refused_and_nothing_starts(node):
+    await node.create("exit 0", runtime_class_name="kata")
+    pod = await node.phase("Failed")
+    assert pod.status.reason == "PodNotSupported"
+    assert "runtimeClassName kata" in pod.status.message
+    assert not (node.folder / "pods" / pod.uid).exists()
+
+
 async def test_a_pod_waits_for_its_secret_and_then_starts(node):
     source = kubernetes.EnvFrom(secret_ref=kubernetes.EnvFromRef(name="late"))
     await node.create('test "$KEY" = v', env_from=[source])

@@ -167,6 +167,8 @@ REFUSED = [
     ({"mounts": [run.Mount(source="claim:x", path="/d")]}, Engine(), ""),
     ({"mounts": [run.Mount(source="dataset:x", path="/d")]}, None, "mount a claim or host:"),
     ({"code": CODE}, Engine(), "pods cannot reach the server"),
+    ({"overrides": run.Overrides(runtime_class_name="kata")}, EMBEDDED, "kata: this engine runs"),
+    ({"overrides": run.Overrides(runtime_class_name="kata")}, Engine(), ""),
     ({"framework": "torch"}, EMBEDDED, ""),
     ({"framework": "ray"}, Engine(addresses="node", ports=(20000, 20001)), "need 3 ports"),
 ]

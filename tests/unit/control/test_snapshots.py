@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.control import build
-from windlass.control import members, picture, podrender, snapshots
+from windlass.control import members, nodefacts, picture, podrender, snapshots
 from windlass.core import cycle, facts, state
 from windlass.kinds import kubernetes, run
 from windlass.kinds.reasons import Reason
@@ -58,7 +58,7 @@ def unit_of(owner: run.Run) -> facts.Unit:
 
 def test_what_a_node_has_is_counted_in_integers():
     extra = {"pods": "110", "hugepages-2Mi": "4Mi", "windlass.dev/gpu": "2"}
-    node = snapshots.read_node(build.node(cpu="3500m", extra=extra))
+    node = nodefacts.read_node(build.node(cpu="3500m", extra=extra))
     assert node.allocatable == {
         "cpu": 3500, "memory": 16 * GI, "pods": 110, "hugepages-2Mi": 4 << 20,
     }  # fmt: skip
@@ -83,7 +83,7 @@ def test_what_a_node_has_is_counted_in_integers():
     ],
 )  # fmt: skip
 def test_devices_are_counted_from_extended_resources(extra, labels, devices):
-    node = snapshots.read_node(build.node(extra=extra, labels=labels))
+    node = nodefacts.read_node(build.node(extra=extra, labels=labels))
     assert [(each.id, each.kind, each.model) for each in node.devices] == devices
     assert all(each.forms == {"whole"} for each in node.devices)
 
@@ -98,13 +98,13 @@ def test_devices_are_counted_from_extended_resources(extra, labels, devices):
     ],
 )
 def test_where_a_node_stands_is_read_from_its_labels(labels, path):
-    assert snapshots.read_node(build.node(labels=labels)).path == path
+    assert nodefacts.read_node(build.node(labels=labels)).path == path
 
 
 def test_the_levels_can_be_others():
     levels = {"block": "example.com/block", "rack": "example.com/rack"}
     node = build.node(labels={"example.com/block": "b", "example.com/rack": "r"})
-    assert snapshots.read_node(node, levels).path == ("b", "r")
+    assert nodefacts.read_node(node, levels).path == ("b", "r")
 
 
 def test_a_node_that_is_not_ready_or_cordoned_is_not_open():
@@ -475,18 +475,18 @@ def test_more_devices_than_there_are_cannot_be_held():
     ],
 )  # fmt: skip
 def test_a_price_is_read_in_billionths_a_second_and_one_that_is_none_is_not_known(said, price):
-    node = build.node(annotations={snapshots.PRICE: said})
-    assert snapshots.read_node(node).price == price
+    node = build.node(annotations={nodefacts.PRICE: said})
+    assert nodefacts.read_node(node).price == price
 
 
 def test_prices_and_capabilities_are_annotations_or_labels():
     node = build.node(
-        labels={snapshots.PRICE: "3.6", snapshots.CAPABILITIES: "shares"},
-        annotations={snapshots.CAPABILITIES: "shares, isolation:hard,"},
+        labels={nodefacts.PRICE: "3.6", nodefacts.CAPABILITIES: "shares"},
+        annotations={nodefacts.CAPABILITIES: "shares, isolation:hard,"},
     )
-    fact = snapshots.read_node(node)
+    fact = nodefacts.read_node(node)
     assert (fact.price, fact.capabilities) == (1_000_000, {"shares", "isolation:hard"})
-    assert snapshots.read_node(build.node()).capabilities == frozenset()
+    assert nodefacts.read_node(build.node()).capabilities == frozenset()
 
 
 def test_what_a_run_requires_and_prefers_of_nodes_is_read():
@@ -505,7 +505,7 @@ def test_what_a_run_requires_and_prefers_of_nodes_is_read():
 def test_the_scheduler_decides_by_what_nodes_and_runs_say():
     """From objects to the assignment: the preferred node, else the cheaper, never one that lacks a
     capability."""
-    price, offers = snapshots.PRICE, {snapshots.CAPABILITIES: "shares"}
+    price, offers = nodefacts.PRICE, {nodefacts.CAPABILITIES: "shares"}
     nodes = [
         build.node("dear", annotations={price: "9"}),
         build.node("cheap", annotations={price: "1"}),
