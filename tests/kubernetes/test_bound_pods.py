@@ -178,11 +178,12 @@ def test_whole_devices_are_extended_resources_and_shares_need_somebody_who_grant
     case.reaches("one-more", "Succeeded")
 
 
-def _granting(case: Case) -> None:
+def _granting(case: Case) -> str:
     """A node with one device, of which somebody there grants shares."""
     name = case.node("grants", nvidia_com__gpu="1")
     told = {"metadata": {"annotations": {"windlass.dev/capabilities": "shares"}}}
     assert case.rest.merge(f"/api/v1/nodes/{name}", told).status == 200
+    return name
 
 
 def test_shares_are_granted_where_a_node_says_who_does_and_the_pod_says_which(case: Case) -> None:
@@ -223,8 +224,32 @@ def test_shares_by_size_fill_a_device_and_the_pod_says_how_much_of_it_is_its_own
     case.waits("too-much", "WaitingForCapacity", "gpu")
     case.submit("rest", role=percent(40))
     case.reaches("rest", "Succeeded")
-    case.submit("by-memory", role={"devices": [{"kind": "gpu", "memory": "8Gi"}]})
-    case.waits("by-memory", "Impossible", "8192Mi of a gpu", "no node has all of it")
+
+
+def test_shares_by_memory_are_granted_where_a_node_says_how_much_its_devices_have(
+    case: Case,
+) -> None:
+    node = _granting(case)
+
+    def mebibytes(amount: int) -> Json:
+        return {"devices": [{"kind": "gpu", "memory": f"{amount}Mi"}]}
+
+    case.submit("most", role=mebibytes(8192), run_for=None)
+    case.waits("most", "Impossible", "8192Mi of a gpu", "says how much memory it has",
+               "windlass.dev/gpu-memory")  # fmt: skip
+    # As NVIDIA's feature discovery says it.
+    told = {"metadata": {"labels": {"nvidia.com/gpu.memory": "10240"}}}
+    assert case.rest.merge(f"/api/v1/nodes/{node}", told).status == 200
+    case.reaches("most", "Running")
+    (pod,) = case.pods("most")
+    assert pod["metadata"]["annotations"]["windlass.dev/devices"] == "nvidia.com/gpu/0:0:8192Mi"
+    assert "nvidia.com/gpu" not in pod["spec"]["containers"][0]["resources"]["limits"]
+    case.submit("too-much", role=mebibytes(2049))
+    case.waits("too-much", "WaitingForCapacity", "gpu")
+    case.submit("rest", role=mebibytes(2048))
+    case.reaches("rest", "Succeeded")
+    case.submit("never", role=mebibytes(10241))
+    case.waits("never", "Impossible", "10241Mi", "the largest", "has 10240Mi")
 
 
 def test_a_bundle_is_the_nodes_choice_where_nobody_says_where_devices_are(case: Case) -> None:

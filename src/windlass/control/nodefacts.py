@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 
 from windlass.control import foreign, members
 from windlass.core import facts
-from windlass.kinds import kubernetes
+from windlass.kinds import kubernetes, quantity
 
 MOST_DEVICES = 1024
 """Of one resource on one node that are counted."""
@@ -24,7 +24,14 @@ PRICE, CAPABILITIES = "windlass.dev/price-per-hour", "windlass.dev/capabilities"
 SHARES = "shares"
 """What a node offers on which somebody grants shares of devices, as the annotation of its pods
 `windlass.dev/devices` names them."""
-Counts = tuple[tuple[str, str, str, int], ...]
+MEMORY = "-memory"
+"""How the label ends in which a node says how much memory one of its devices has:
+`windlass.dev/gpu-memory: 80Gi`."""
+_VENDOR_MEMORY = {"gpu": "nvidia.com/gpu.memory"}
+"""Labels in which NVIDIA's feature discovery says the same, in MiB."""
+ISOLATION = "isolation:"
+"""What a node offers on which whoever grants shares keeps them apart: `isolation:hard`."""
+Counts = tuple[tuple[str, str, str, int, int], ...]
 _FORMS: tuple[facts.Form, ...] = ("whole", "share", "ratio")
 _HOUR, _BILLIONTHS, _MOST_DIGITS = 3600, 10**9, 12
 
@@ -70,18 +77,42 @@ def _devices(
             continue
         model = labels.get(f"{members.DEVICE_PREFIX}{kind}-model", "").lower()
         stem = kind if resource == ours else resource
-        found.append((stem, kind, model, min(count, MOST_DEVICES)))
-    return _made(tuple(found), forms)
+        memory = _memory(kind, labels)
+        found.append((stem, kind, model, memory, min(count, MOST_DEVICES)))
+    return _made(tuple(found), forms, _isolation(capabilities))
 
 
 @functools.lru_cache(maxsize=1024)
-def _made(counts: Counts, forms: frozenset[facts.Form]) -> tuple[facts.Device, ...]:
-    """By how their names begin, kind, model and number; nodes that have the same share them."""
+def _made(
+    counts: Counts, forms: frozenset[facts.Form], isolation: facts.Isolation
+) -> tuple[facts.Device, ...]:
+    """By how their names begin, kind, model, memory and number; nodes that have the same share
+    them."""
     return tuple(
-        facts.Device(f"{stem}/{number}", kind, model, forms=forms)
-        for stem, kind, model, count in counts
+        facts.Device(
+            f"{stem}/{number}", kind, model, memory=memory, forms=forms, isolation=isolation
+        )
+        for stem, kind, model, memory, count in counts
         for number in range(count)
     )
+
+
+def _memory(kind: str, labels: Mapping[str, str]) -> int:
+    """MiB of one device; 0, not known, where nobody says or it is no amount."""
+    told = labels.get(f"{members.DEVICE_PREFIX}{kind}{MEMORY}", "")
+    if not told:
+        vendors = labels.get(_VENDOR_MEMORY.get(kind, ""), "")
+        told = f"{vendors}Mi" if vendors.isdecimal() else ""
+    try:
+        return min(members.MOST, quantity.whole(told) >> 20) if told else 0
+    except quantity.Malformed:
+        return 0
+
+
+def _isolation(capabilities: Collection[str]) -> facts.Isolation:
+    """The strongest that is offered."""
+    offered: tuple[facts.Isolation, ...] = ("hard", "soft")
+    return next((each for each in offered if ISOLATION + each in capabilities), "none")
 
 
 def _told(node: kubernetes.Node, key: str) -> str:

@@ -302,7 +302,7 @@ def read_pod(pod: kubernetes.Pod, owner: run.Run | None, queue_name: str) -> fac
             counts[kind] = min(nodefacts.MOST_DEVICES, counts.get(kind, 0) + count)
     requests = tuple(facts.DeviceRequest(kind, count) for kind, count in sorted(counts.items()))
     needs = {name: n for name, n in amounts.items() if not members.device_kind(name)}
-    grants = tuple(facts.Grant(name) for name in members.device_names(pod))
+    grants = _pod_grants(pod, owner)
     created = pod.metadata.creation_timestamp
     going = owner is not None or pod.metadata.deletion_timestamp is not None
     return facts.Running(
@@ -357,11 +357,36 @@ def read_grants(
 
 
 def device_names(grants: Iterable[facts.Grant]) -> list[str]:
-    """`gpu/0`, or a share in thousandths: `gpu/0:250`."""
-    return [
-        grant.device if grant.form == "whole" else f"{grant.device}:{grant.compute}"
-        for grant in grants
-    ]
+    """`gpu/0`, or a share in thousandths, and in memory if it was asked for: `gpu/0:250`,
+    `gpu/0:0:8192Mi`. Whoever grants it on the node holds it to that; 0 is no limit."""
+    return [_device_name(grant) for grant in grants]
+
+
+def _device_name(grant: facts.Grant) -> str:
+    if grant.form == "whole":
+        return grant.device
+    by_memory = f":{grant.memory}Mi" if grant.form == "share" and grant.memory else ""
+    return f"{grant.device}:{grant.compute}{by_memory}"
+
+
+def _pod_grants(pod: kubernetes.Pod, owner: run.Run | None) -> tuple[facts.Grant, ...]:
+    """Of what a pod says that it was given: of which form a share is, its Run knows."""
+    names, key = members.device_names(pod), members.key_of(pod)
+    if any(":" in name for name in names):
+        for role in owner.spec.roles if owner and key else ():
+            if key and role.name == key.role:
+                return read_grants([_request(each) for each in role.devices or ()], names)
+    return tuple(_named(name) for name in names)
+
+
+def _named(name: str) -> facts.Grant:
+    """What a name says by itself."""
+    device, *parts = name.split(":")
+    compute, memory = [*parts, "", ""][:2]
+    if not compute.isdecimal():
+        return facts.Grant(device)
+    mebibytes = quantity.whole(memory) >> 20 if quantity.is_valid(memory) else 0
+    return facts.Grant(device, "share", min(facts.WHOLE, int(compute)), mebibytes)
 
 
 def _grant(request: facts.DeviceRequest, device: str) -> facts.Grant:

@@ -209,14 +209,37 @@ _CHOOSERS = {"whole": _whole, "share": _share, "ratio": _ratio, "partition": _pa
 
 
 def serves(device: Device, request: DeviceRequest) -> bool:
-    """Kind, model, form and isolation; says nothing about who holds it."""
-    if device.kind != request.kind or not device.healthy or request.form not in device.forms:
-        return False
-    if request.models and device.model not in request.models:
-        return False
-    if request.profile and all(p.name != request.profile for p in device.profiles):
-        return False
+    """Kind, model, form, isolation and size; says nothing about who holds it."""
+    return (
+        device.kind == request.kind
+        and device.healthy
+        and is_granted(device, request)
+        and is_model(device, request)
+        and has_profile(device, request)
+        and is_apart(device, request)
+        and has_memory(device, request)
+    )
+
+
+def is_model(device: Device, request: DeviceRequest) -> bool:
+    return not request.models or device.model in request.models
+
+
+def is_granted(device: Device, request: DeviceRequest) -> bool:
+    return request.form in device.forms
+
+
+def has_profile(device: Device, request: DeviceRequest) -> bool:
+    return not request.profile or any(p.name == request.profile for p in device.profiles)
+
+
+def is_apart(device: Device, request: DeviceRequest) -> bool:
     return request.form == "whole" or _STRENGTH[device.isolation] >= _STRENGTH[request.isolation]
+
+
+def has_memory(device: Device, request: DeviceRequest) -> bool:
+    """Of a device whose memory nobody knows, no share of it can be had."""
+    return request.form != "share" or device.memory >= request.memory
 
 
 # --- partitions ---------------------------------------------------------------------------------

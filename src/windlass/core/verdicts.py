@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from windlass.core import amounts, place, together
-from windlass.core.cluster import Cluster, Mask
-from windlass.core.facts import WHOLE, Constraint, DeviceRequest, Queue, Role, Unit, Verdict
+from windlass.core import amounts, place, together, ungranted
+from windlass.core.cluster import Cluster
+from windlass.core.facts import WHOLE, Constraint, Queue, Role, Unit, Verdict
 from windlass.core.place import Failure, Wish
 from windlass.core.queues import Shortage
 from windlass.core.shapes import Shape
@@ -278,9 +278,11 @@ def _too_little(cycle: Cycle, unit: Unit, wish: Wish, most: int) -> Verdict:
             message += told(name, largest)
             return Verdict(unit.key, Reason.IMPOSSIBLE, message, name, need - largest)
     for request in role.devices:
-        ungranted = _nobody_grants(cluster, request, allowed)
-        if ungranted:
-            return Verdict(unit.key, Reason.IMPOSSIBLE, ungranted, request.kind, WHOLE)
+        nodes = (cluster.nodes[i] for i in np.flatnonzero(allowed))
+        there = [each for node in nodes for each in node.devices if each.kind == request.kind]
+        why = ungranted.why(request, there)
+        if why:
+            return Verdict(unit.key, Reason.IMPOSSIBLE, why, request.kind, WHOLE)
         have = int(cluster.bank.eligible(request)[allowed].sum(axis=1).max(initial=0))
         if have < request.count:
             asks = told_role(dataclasses.replace(role, needs={}, devices=(request,), bundle=""))
@@ -299,29 +301,6 @@ def _never_together(unit: Unit, role: Role, apart: Apart) -> Verdict:
     message = f"needs {told_role(role)}; even of empty nodes {_lacks(role.bundle, apart)}"
     resource, short = apart.resource or role.bundle, apart.missing or 1
     return Verdict(unit.key, Reason.IMPOSSIBLE, message, resource, short)
-
-
-def _nobody_grants(cluster: Cluster, request: DeviceRequest, allowed: Mask) -> str:
-    """Parts of devices need somebody on the node who grants them, kept apart as strictly as asked
-    for; "" if there is anybody."""
-    if request.form == "whole":
-        return ""
-    nodes = (cluster.nodes[i] for i in np.flatnonzero(allowed))
-    there = [device for node in nodes for device in node.devices if device.kind == request.kind]
-    what = "partitions" if request.form == "partition" else "shares"
-    if not there or any(request.form in device.forms for device in there):
-        looser = dataclasses.replace(request, isolation="none")
-        may, could = (cluster.bank.eligible(each)[allowed].any() for each in (request, looser))
-        if may or not could:
-            return ""
-        return (
-            f"no node keeps {what} of {request.kind} apart from each other as strictly as "
-            f"{request.isolation}; ask for less isolation or for whole ones"
-        )
-    return (
-        f"no node says who grants {what} of {request.kind}: none offers {what} in "
-        "windlass.dev/capabilities; ask for whole ones"
-    )
 
 
 def _not_offered(cluster: Cluster, constraint: Constraint) -> str:

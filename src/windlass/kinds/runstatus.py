@@ -27,8 +27,8 @@ class Member(Struct):
     node: str
     """The node's name."""
     devices: list[str] | None = None
-    """Granted devices: `gpu/0`, a share in thousandths: `gpu/0:250`, or, where a vendor's
-    plug-in names them, `nvidia.com/gpu/0`."""
+    """Granted devices: `gpu/0`, a share in thousandths: `gpu/0:250`, one by memory, too:
+    `gpu/0:0:8192Mi`, or, where a vendor's plug-in names them, `nvidia.com/gpu/0`."""
 
 
 class Assignment(Struct):

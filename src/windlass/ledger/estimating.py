@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from windlass.control import members
-from windlass.kinds import duration, run
+from windlass.kinds import duration, quantity, run
 from windlass.ledger import money
 from windlass.ledger.facts import MACHINE, WHOLE
 from windlass.ledger.pricing import Prices
@@ -63,18 +63,22 @@ def _member(role: run.Role, nodes: Sequence[Node], prices: Prices, now: int) -> 
             ]
             usable = usable and bool(fitting)
             if fitting:
-                rate += (asked.count or 1) * _device(asked, fitting[0], prices, now)
+                memory = at.device_memory.get(asked.kind, 0)
+                rate += (asked.count or 1) * _device(asked, fitting[0], memory, prices, now)
         if usable:
             found.append(rate)
     return (min(found), max(found)) if found else (0, 0)
 
 
-def _device(asked: run.Device, device: Any, prices: Prices, now: int) -> int:
+def _device(asked: run.Device, device: Any, memory: int, prices: Prices, now: int) -> int:
+    """`memory`: bytes that the device has, where its node says so."""
     if asked.share:
         part = int(fractions.Fraction(asked.share) * WHOLE)
         return claim(prices.rate(device, "ratio", now), part)
     if asked.compute or asked.memory:
-        return claim(prices.rate(device, "share", now), (asked.compute or 0) * WHOLE // 100)
+        by_memory = _part(quantity.whole(asked.memory), memory) if asked.memory else 0
+        part = max((asked.compute or 0) * WHOLE // 100, by_memory)
+        return claim(prices.rate(device, "share", now), part)
     return prices.rate(device, "whole", now)
 
 

@@ -42,11 +42,7 @@ def node(obj: kubernetes.Node) -> Node:
     found = {MACHINE: Device(obj.name, MACHINE, MACHINE, "", its_class)}
     for each in told.devices:
         found[each.id] = Device(obj.name, each.id, each.kind, each.model, its_class)
-    memory = {}
-    for kind in {each.kind for each in told.devices}:
-        text = labels.get(f"{members.DEVICE_PREFIX}{kind}-memory", "")
-        if text:
-            memory[kind] = quantity.whole(text)
+    memory = {each.kind: each.memory << 20 for each in told.devices if each.memory}
     amounts = told.allocatable
     return Node(obj.name, amounts.get("cpu", 0), amounts.get("memory", 0), found, memory)
 
@@ -145,7 +141,7 @@ def _member_holds(base: Hold, role: run.Role, place: run.Member, at: Node) -> li
     found = [_of_machine(base, at, needs["cpu"], needs["memory"])]
     requests = [device for device in role.devices or () for _ in range(device.count or 1)]
     for number, name in enumerate(place.devices or ()):
-        plain, _, milli = name.partition(":")
+        plain, milli, *_ = f"{name}:".split(":")
         kind = plain.rpartition("/")[0].rpartition("/")[2]
         device = at.devices.get(plain) or Device(at.name, plain, kind, "", base.device.node_class)
         asked = requests[number] if number < len(requests) else None

@@ -89,6 +89,38 @@ def test_devices_are_counted_from_extended_resources(extra, labels, devices):
 
 
 @pytest.mark.parametrize(
+    ("labels", "mebibytes"),
+    [
+        ({}, 0),
+        ({"windlass.dev/gpu-memory": "80Gi"}, 81920),
+        ({"nvidia.com/gpu.memory": "40537"}, 40537),
+        ({"windlass.dev/gpu-memory": "24Gi", "nvidia.com/gpu.memory": "40537"}, 24576),
+        ({"windlass.dev/gpu-memory": "plenty"}, 0),
+        ({"nvidia.com/gpu.memory": "40Gi"}, 0),
+        ({"windlass.dev/rdma-memory": "1Gi"}, 0),
+    ],
+)
+def test_how_much_memory_a_device_has_is_what_its_node_says(labels, mebibytes):
+    for resource in ("windlass.dev/gpu", "nvidia.com/gpu"):
+        node = nodefacts.read_node(build.node(extra={resource: "2"}, labels=labels))
+        assert [each.memory for each in node.devices] == [mebibytes] * 2
+
+
+@pytest.mark.parametrize(
+    ("offers", "isolation"),
+    [
+        ("shares", "none"),
+        ("shares,isolation:soft", "soft"),
+        ("isolation:soft,shares,isolation:hard", "hard"),
+    ],
+)
+def test_how_far_shares_are_kept_apart_is_what_the_node_offers(offers, isolation):
+    node = build.node(extra={"windlass.dev/gpu": "1"}, annotations={nodefacts.CAPABILITIES: offers})
+    (device,) = nodefacts.read_node(node).devices
+    assert device.isolation == isolation
+
+
+@pytest.mark.parametrize(
     ("labels", "path"),
     [
         ({}, ()),
@@ -429,7 +461,11 @@ GPU_NODE = build.node(extra={"windlass.dev/gpu": "4"})
         ((facts.DeviceRequest("gpu", ratio=4),), (facts.Grant("gpu/0", "ratio", 250, 0, 4),),
          ["gpu/0:250"]),
         ((facts.DeviceRequest("gpu", compute=300, memory=64),),
-         (facts.Grant("gpu/0", "share", 300, 64),), ["gpu/0:300"]),
+         (facts.Grant("gpu/0", "share", 300, 64),), ["gpu/0:300:64Mi"]),
+        ((facts.DeviceRequest("gpu", memory=8192),),
+         (facts.Grant("gpu/0", "share", 0, 8192),), ["gpu/0:0:8192Mi"]),
+        ((facts.DeviceRequest("gpu", compute=300),),
+         (facts.Grant("gpu/0", "share", 300),), ["gpu/0:300"]),
     ],
 )  # fmt: skip
 def test_what_a_member_was_granted_is_read_back_from_its_names(requests, grants, names):
@@ -443,6 +479,26 @@ def test_a_pod_that_lingers_keeps_the_devices_it_was_given():
     told = taken([owner], [pod], nodes=[GPU_NODE])
     assert held_devices(told) == {f"pod/{pod.uid}": ["gpu/2"]}
     assert pod.spec.containers[0].resources.limits["windlass.dev/gpu"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("device", "name", "grant"),
+    [
+        (run.Device(kind="gpu", share="1/4"), "gpu/0:250", ("ratio", 250, 0)),
+        (run.Device(kind="gpu", compute=25), "gpu/0:250", ("share", 250, 0)),
+        (run.Device(kind="gpu", memory="8Gi"), "gpu/0:0:8192Mi", ("share", 0, 8192)),
+    ],
+)
+def test_a_pod_that_lingers_keeps_its_share_of_a_device(device, name, grant):
+    owner = holding("job", "Failed", [name], build.role(devices=[device]))
+    pod = build.pod(owner, devices=[name])
+    (left,) = taken([owner], [pod], nodes=[GPU_NODE]).running
+    ((held,),) = (seat.grants for seat in left.seats)
+    assert (held.device, held.form, held.compute, held.memory) == ("gpu/0", *grant)
+    # Its Run may be gone before it is: then it is what its name says.
+    (left,) = taken([], [pod], nodes=[GPU_NODE]).running
+    ((held,),) = (seat.grants for seat in left.seats)
+    assert (held.device, held.compute, held.memory) == ("gpu/0", *grant[1:])
 
 
 def test_a_pod_asks_for_a_vendors_device_by_the_vendors_name():
