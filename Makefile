@@ -61,6 +61,7 @@ test: check ## every layer this machine can run; .ci/run calls it
 	@$(BIN)/python -m tests.harness.postgres
 	@$(BIN)/python -m tests.harness.browser
 	@$(BIN)/python -m tests.harness.kubelet
+	@$(BIN)/python -m tests.harness.containerfile
 	@$(BIN)/pytest -n 2 -m "not frameworks" || { $(AGAIN) -m "not frameworks"; }
 	@$(MAKE) --no-print-directory frameworks
 

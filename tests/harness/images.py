@@ -2,8 +2,8 @@
 
 Used by `kubelet`, which hands them to containerd. `pause` is busybox asleep; the platform image is
 this machine's Python with this checkout's package, the packages it depends on, every shared
-library they load, and busybox as a shell. What deploy/Containerfile makes from a registry's base
-this makes from the machine, with the same paths for what pods refer to.
+library they load, and busybox as a shell: the same paths for what pods refer to as in the image of
+deploy/Containerfile, which `containerfile` builds and which takes longer.
 Archives are kept by content in the cache, outside the checkout.
 """
 
@@ -44,8 +44,12 @@ PYTHON = "/usr/local/bin/python3"
 
 _AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 _REPOSITORY = Path(__file__).resolve().parents[2]
-_KEPT = {"*.tar": 8, "layer-shell-*": 4, "layer-python-*": 3, "layer-package-*": 6}
+_KEPT = {
+    "*.tar": 8, "layer-shell-*": 4, "layer-python-*": 3, "layer-package-*": 6,
+    "layer-debian-*": 2, "layer-base-*": 2,
+}  # fmt: skip
 """How many of each stay in the cache: several checkouts may share it."""
+_ENVIRONMENT = ("PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/tmp", "LANG=C.UTF-8")
 _NOT_IN_PODS = {
     "__pycache__", "site-packages", "test", "tests", "idlelib", "ensurepip", "tkinter",
     "turtledemo", "lib2to3",
@@ -73,7 +77,7 @@ def cache_dir() -> Path:
 
 def pause() -> Path:
     """An archive of the image that holds a pod's namespaces."""
-    return _archive(PAUSE, [_shell_layer()], entrypoint=["/bin/sleep", "inf"])
+    return archive(PAUSE, [_shell_layer()], entrypoint=["/bin/sleep", "inf"])
 
 
 def platform() -> Path:
@@ -81,38 +85,43 @@ def platform() -> Path:
     layers = [
         _shell_layer(),
         _python_layer(),
-        _Layer("package", _digest(_recipe(_write_package), *_package_state()), _write_package),
+        Layer("package", digest(recipe(_write_package), *_package_state()), _write_package),
     ]
-    return _archive(PLATFORM, layers, user=f"{USER}:{USER}")
+    return archive(PLATFORM, layers, user=f"{USER}:{USER}")
 
 
 def own() -> Path:
     """An archive of an image as a user may have it: Python, and nothing of ours."""
-    return _archive(OWN, [_shell_layer(), _python_layer()])
+    return archive(OWN, [_shell_layer(), _python_layer()])
 
 
 def bare() -> Path:
     """An archive of an image as small as they come: one static program, no shell, no library."""
-    return _archive(BARE, [_Layer("bare", _digest(_recipe(_write_bare)), _write_bare)])
+    return archive(BARE, [Layer("bare", digest(recipe(_write_bare)), _write_bare)])
 
 
 # --- archives -------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
-class _Layer:
+class Layer:
     name: str
     key: str
     """Of what it is made from."""
     write: Any
 
 
-def _archive(
-    name: str, layers: list[_Layer], entrypoint: list[str] | None = None, user: str = ""
+def archive(
+    name: str,
+    layers: list[Layer],
+    entrypoint: list[str] | None = None,
+    user: str = "",
+    environment: Iterable[str] = _ENVIRONMENT,
 ) -> Path:
+    """The image of these layers, lowest first; made once."""
     folder = cache_dir()
     folder.mkdir(parents=True, exist_ok=True)
-    key = _digest(name, *(layer.key for layer in layers))
+    key = digest(name, *(layer.key for layer in layers))
     path = folder / f"{key}.tar"
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -121,26 +130,31 @@ def _archive(
             return path
         files = [_layer_file(folder, layer) for layer in layers]
         unfinished = folder / "unfinished"
-        with tarfile.open(unfinished, "w") as archive:
-            _add_image(archive, name, files, entrypoint, user)
+        with tarfile.open(unfinished, "w") as made:
+            _add_image(made, name, files, entrypoint, user, environment)
         unfinished.rename(path)
         _forget_old(folder)
     return path
 
 
-def _layer_file(folder: Path, layer: _Layer) -> Path:
+def _layer_file(folder: Path, layer: Layer) -> Path:
     path = folder / f"layer-{layer.name}-{layer.key}"
     if not path.exists():
         unfinished = folder / "unfinished-layer"
         with tarfile.open(unfinished, "w") as archive:
-            layer.write(_Tree(archive))
+            layer.write(Tree(archive))
         unfinished.rename(path)
     os.utime(path)
     return path
 
 
 def _add_image(
-    archive: tarfile.TarFile, name: str, files: list[Path], entrypoint: list[str] | None, user: str
+    archive: tarfile.TarFile,
+    name: str,
+    files: list[Path],
+    entrypoint: list[str] | None,
+    user: str,
+    environment: Iterable[str],
 ) -> None:
     digests = []
     for file in files:
@@ -152,19 +166,19 @@ def _add_image(
         "config": {
             "Entrypoint": entrypoint,
             "User": user,
-            "Env": ["PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/tmp", "LANG=C.UTF-8"],
+            "Env": [*environment],
         },
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}" for digest in digests]},
         "history": [{"created": "1970-01-01T00:00:00Z"} for _ in digests],
     }
     text = json.dumps(config).encode()
     config_name = f"{hashlib.sha256(text).hexdigest()}.json"
-    _Tree(archive).text(config_name, text)
+    Tree(archive).text(config_name, text)
     for digest, file in zip(digests, files, strict=True):
         archive.add(file, f"{digest}/layer.tar", filter=_plain)
     layers = [f"{digest}/layer.tar" for digest in digests]
     manifest = [{"Config": config_name, "RepoTags": [name], "Layers": layers}]
-    _Tree(archive).text("manifest.json", json.dumps(manifest).encode())
+    Tree(archive).text("manifest.json", json.dumps(manifest).encode())
 
 
 def _forget_old(folder: Path) -> None:
@@ -174,7 +188,7 @@ def _forget_old(folder: Path) -> None:
             file.unlink()
 
 
-class _Tree:
+class Tree:
     """A root file system on its way into a tar: nobody's but root's, readable for all, no times."""
 
     def __init__(self, archive: tarfile.TarFile) -> None:
@@ -202,15 +216,21 @@ class _Tree:
         entry.type, entry.linkname = tarfile.SYMTYPE, target
         self._archive.addfile(entry)
 
-    def copy(self, source: Path, path: str) -> None:
+    def copy(self, source: Path, path: str, *, compiled: bool = True) -> None:
         """A file under another path; what links stand for, not links."""
         if path in self._there:
             return
         self._there.add(path)
         self._parents(path)
         self._archive.add(source.resolve(), path.strip("/"), filter=_plain)
-        if path.endswith(".py"):
+        if compiled and path.endswith(".py"):
             self._add_bytecode(source, path)
+
+    def unpack(self, source: Path) -> None:
+        """All that another tar holds, as it is there."""
+        with tarfile.open(source) as other:
+            for entry in other:
+                self._archive.addfile(entry, other.extractfile(entry) if entry.isreg() else None)
 
     def _add_bytecode(self, source: Path, path: str) -> None:
         """As an installation has it: nobody in a pod may write it, and compiling costs the most."""
@@ -237,28 +257,28 @@ def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     return entry
 
 
-def _digest(*parts: str) -> str:
+def digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
-def _recipe(*steps: Any) -> str:
+def recipe(*steps: Any) -> str:
     """Changes with the code that makes a layer, and only with that: layers cost a minute."""
-    return "".join(inspect.getsource(step) for step in (_Tree, _plain, *steps))
+    return "".join(inspect.getsource(step) for step in (Tree, _plain, *steps))
 
 
-def _shell_layer() -> _Layer:
-    return _Layer("shell", _digest(_recipe(_write_shell), *_APPLETS), _write_shell)
+def _shell_layer() -> Layer:
+    return Layer("shell", digest(recipe(_write_shell), *_APPLETS), _write_shell)
 
 
-def _python_layer() -> _Layer:
-    of_python = (_write_python, _files_below, _dependency_files, _libraries)
-    return _Layer("python", _digest(_recipe(*of_python), *_python_state()), _write_python)
+def _python_layer() -> Layer:
+    of_python = (_write_python, files_below, _dependency_files, _libraries)
+    return Layer("python", digest(recipe(*of_python), *_python_state()), _write_python)
 
 
 # --- what is in them ------------------------------------------------------------------------------
 
 
-def _write_bare(tree: _Tree) -> None:
+def _write_bare(tree: Tree) -> None:
     tree.copy(_busybox(), "/only/busybox")
 
 
@@ -269,7 +289,7 @@ def _busybox() -> Path:
     return Path(found)
 
 
-def _write_shell(tree: _Tree) -> None:
+def _write_shell(tree: Tree) -> None:
     tree.copy(_busybox(), "/bin/busybox")
     for applet in _APPLETS:
         tree.link(f"/bin/{applet}", "busybox")
@@ -304,14 +324,14 @@ def _package_files() -> list[Path]:
     )
 
 
-def _write_package(tree: _Tree) -> None:
+def _write_package(tree: Tree) -> None:
     for file in _package_files():
         tree.copy(file, f"{_site_packages()}/{file.relative_to(_REPOSITORY / 'src')}")
     script = f"#!{PYTHON}\nfrom windlass.cli.main import main\nmain()\n"
     tree.text("/usr/local/bin/windlass", script.encode(), 0o755)
 
 
-def _write_python(tree: _Tree) -> None:
+def _write_python(tree: Tree) -> None:
     """The interpreter stays where it was built for; /usr/local/bin leads to it."""
     prefix = Path(sys.base_prefix)
     name = f"python{sysconfig.get_python_version()}"
@@ -322,7 +342,7 @@ def _write_python(tree: _Tree) -> None:
     loaded = [interpreter]
     library = Path(sysconfig.get_path("stdlib"))
     library = prefix / library.relative_to(sys.base_prefix)
-    for file in _files_below(library):
+    for file in files_below(library):
         tree.copy(file, str(file))
         loaded.append(file)
     for source, path in _dependency_files():
@@ -333,7 +353,7 @@ def _write_python(tree: _Tree) -> None:
         tree.copy(Path(path), path)
 
 
-def _files_below(folder: Path) -> Iterator[Path]:
+def files_below(folder: Path) -> Iterator[Path]:
     for place, folders, files in os.walk(folder):
         folders[:] = sorted(set(folders) - _NOT_IN_PODS)
         for file in sorted(files):

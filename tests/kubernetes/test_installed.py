@@ -39,13 +39,15 @@ def balancer_of(cluster: kubelet.Cluster) -> Balancer:
 
 
 class Installed:
-    def __init__(self, cluster: kubelet.Cluster, balancer: Balancer) -> None:
+    def __init__(
+        self, cluster: kubelet.Cluster, balancer: Balancer, image: str = images.PLATFORM
+    ) -> None:
         self.cluster = cluster
         self.rest = cluster.plane.rest
         self.admin = Cli(cluster.plane.kubeconfig)
         port = cluster.plane.url.rpartition(":")[2]
         self.options = (
-            "--image", images.PLATFORM, "--storage-class", CLASS, "--storage-size", "1Gi",
+            "--image", image, "--storage-class", CLASS, "--storage-size", "1Gi",
             "--api-address", f"{cluster.address}:{port}",
             "--server-address", f"https://{cluster.address}:{balancer.port}",
         )  # fmt: skip
