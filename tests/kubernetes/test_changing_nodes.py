@@ -78,6 +78,14 @@ def gpu_gang(name: str, size: int, count: int) -> list[Json]:
     return made
 
 
+def noticed(world: World, probe: Json, reason: str, words: str = "") -> None:
+    """Returns when the scheduler knows what became of a node. It hears of nodes and of pods on two
+    roads, so whoever could be placed is submitted after that; a probe that never fits tells."""
+    world.submit(probe)
+    world.why(probe["metadata"]["name"], reason, words=words)
+    world.remove(probe["metadata"]["name"])
+
+
 def bound(world: World, *names: str) -> list[str]:
     return [name for name in names if world.node_of(name)]
 
@@ -102,8 +110,9 @@ def test_a_closed_node_takes_no_pod_and_no_part_of_a_gang_until_it_opens(
     )
     assert world.is_bound("before") == "n1"
     closed(True)
-    world.submit(pod("alone", requests={"cpu": "4"}), *gang("g", 2, requests={"cpu": "2"}))
     closed_words = "1 node that could hold it is cordoned or not ready"
+    noticed(world, pod("probe", requests={"cpu": "12"}), "WaitingForCapacity", closed_words)
+    world.submit(pod("alone", requests={"cpu": "4"}), *gang("g", 2, requests={"cpu": "2"}))
     assert closed_words in world.why("alone", "WaitingForCapacity")
     assert closed_words in world.why("g-0", "WaitingForCapacity")
     # Somebody who fits elsewhere shows that it was looked at after all that.
@@ -298,12 +307,14 @@ def test_runs_on_a_node_that_is_closed_or_lost_devices_go_on_and_others_wait(run
     submit(world, "holds", 2, one)
     comes(world, "holds", "Running")
     cordon(world, "n1", True)
+    noticed(world, gpus("probe", 4), "WaitingForCapacity", "is cordoned or not ready")
     submit(world, "later", 2, one, run_for="0.2")
     told = comes(world, "later", "Queued", "WaitingForCapacity")
     assert "1 node that could hold it is cordoned or not ready" in told["message"], told
     cordon(world, "n1", False)
     comes(world, "later", "Succeeded")
     change(world, "n1", nvidia_com__gpu="3", cpu="8", memory="32Gi", pods="110")
+    noticed(world, gpus("probe", 4), "Impossible")
     submit(world, "two", 2, one, run_for="0.2")
     told = comes(world, "two", "Queued", "WaitingForCapacity")
     assert "room for 1 now" in told["message"], told
