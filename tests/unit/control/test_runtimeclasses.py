@@ -174,7 +174,7 @@ def test_where_nobody_looks_at_classes_none_is_missing():
 
 
 def test_two_that_need_as_much_but_for_different_reasons_are_told_their_own():
-    world = World(build.node(cpu="1"), classes=[HEAVY])
+    world = World(build.node(cpu="1"), classes=[a_class(overhead={"cpu": "250m"})])
     world.submit(in_kata("own"), build.a_run("asked", build.role(cpu="1250m")))
     told = {each.unit: each.message for each in world.decide().verdicts}
     assert "RuntimeClass kata" in told["uid-own"]
