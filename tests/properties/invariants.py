@@ -358,6 +358,7 @@ def _could_serve(device: Device, request: DeviceRequest) -> bool:
         and (not request.models or device.model in request.models)
         and strength(device.isolation) >= strength(request.isolation)
         and (not request.profile or any(p.name == request.profile for p in device.profiles))
+        and (request.form != "share" or device.memory >= request.memory)
     )
 
 
