@@ -38,6 +38,7 @@ def check(before: Facts, decision: Decision, after: Facts) -> None:
     firm_units_stay_inside_guarantees(before, decision)
     evictions_have_gainers(before, decision)
     everybody_who_waits_is_told_why(before, decision)
+    only_who_waits_is_promised_a_start(before, decision)
 
 
 # --- I1: capacity -------------------------------------------------------------------------------
@@ -409,6 +410,14 @@ def everybody_who_waits_is_told_why(before: Facts, decision: Decision) -> None:
 
 
 # --- shared -------------------------------------------------------------------------------------
+
+
+def only_who_waits_is_promised_a_start(before: Facts, decision: Decision) -> None:
+    """Once, and not if it starts or its room is being freed."""
+    promised = [reservation.unit for reservation in decision.reservations]
+    coming = {each.unit for each in (*decision.placements, *decision.nominations)}
+    assert len(promised) == len(set(promised))
+    assert set(promised) <= {unit.key for unit in before.waiting} - coming
 
 
 def _units(facts: Facts) -> dict[str, Unit]:

@@ -218,6 +218,7 @@ class Cycle:
         self.tree.add(unit.queue, held, firm=not unit.preemptible)
         self.spaces.add(unit.namespace, held, len(seats))
         self.scene.crowd.seat(unit, seats)
+        reserve.lift(self, unit)
         reserve.also_take(self, unit, seats, self.expected_end(unit))
 
     # --- 4
@@ -402,6 +403,7 @@ class Cycle:
         end = self.expected_end(unit)
         self.running[unit.key] = Running(unit, seats, self.now, end, self.now)
         self.scene.crowd.seat(unit, seats)
+        reserve.lift(self, unit)
         reserve.also_take(self, unit, seats, end)
 
     def withdraw(self, key: str) -> None:

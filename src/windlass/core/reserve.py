@@ -44,6 +44,8 @@ def crossed(cycle: Cycle, unit: Unit, end: float | None) -> tuple[Held, ...]:
     until = stays_until(cycle, unit, end)
     # A list: this is asked for everybody who waits, more than once.
     met = [held for held in cycle.reservations if held.start < until]
+    if unit.key in cycle.memory.promised:  # its own is not in its way
+        met = [held for held in met if held.unit.key != unit.key]
     if not all(held.fresh for held in met):
         passes = _passes(cycle, unit)
         met = [held for held in met if held.fresh or not passes(held.unit)]
