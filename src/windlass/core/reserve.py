@@ -335,8 +335,10 @@ def _hold_again(cycle: Cycle, unit: Unit, old: Reservation) -> Held | None:
 def _all_there(cluster: Cluster, unit: Unit, seats: Sequence[Seat]) -> bool:
     """Takes the very seats, devices and all, if every one of them is free; else nothing."""
     rows = releases.rows_of(cluster, unit, seats)
-    if rows.ports or not all(cluster.serves(role, seat) for role, seat in _cast(unit, seats)):
+    if not all(cluster.serves(role, seat) for role, seat in _cast(unit, seats)):
         return False
+    if rows.ports:
+        return place.sit_down(cluster, unit, seats)
     if not cluster.bank.has_room(rows.devices):
         return False
     cluster.shift(rows.members, rows.devices, -1)
