@@ -435,6 +435,15 @@ class Cluster:
         """Counts a member as gone."""
         self._move(role, seat, +1)
 
+    def bar(self, seat: Seat) -> None:
+        """Takes those devices of a seat that are free, and nothing else."""
+        node = self.index[seat.node]
+        for grant in seat.grants:
+            if self.bank.admits(node, (grant,)):
+                self._remember(node)
+                self.bank.move(node, (grant,), -1)
+                self._touched.append(node)
+
     def _move(self, role: Role, seat: Seat, sign: int) -> None:
         node = self.index.get(seat.node)
         if node is None:

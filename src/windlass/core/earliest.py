@@ -137,7 +137,7 @@ class _Search:
             if isinstance(answer, Failure):
                 continue
             stay = shadows.Stay(self.unit, time, time + self.runs, answer)
-            if not shadows.clashing(ahead, stay):
+            if not shadows.clashing(self._after(time), stay):
                 self.cluster.settle()
                 return Start(time, answer, self.cluster)
             self.cluster.rollback(0)
@@ -148,15 +148,23 @@ class _Search:
         until = time + self.runs
         return tuple(held for held in self.cycle.reservations if time < held.start < until)
 
+    def _after(self, time: float) -> list[Held]:
+        return [held for held in self.cycle.reservations if time < held.start]
+
     def _go(self, time: float) -> None:
         since, self._time = self._time, time
         if since == time:
             return
-        self.cycle.ledger.move(self.cluster, since, time)
-        for held in self.cycle.reservations:
-            was, will = (held.start <= moment < held.end for moment in (since, time))
-            if was != will:
-                releases.move(self.cluster, held.rows, +1 if was else -1)
+        # Who goes before who comes: a port is given back by the one and taken by the other.
+        if time > since:
+            self.cycle.ledger.move(self.cluster, since, time)
+        for sign in (+1, -1):
+            before, after = (since, time) if sign > 0 else (time, since)
+            for held in self.cycle.reservations:
+                if held.start <= before < held.end and not held.start <= after < held.end:
+                    releases.move(self.cluster, held.rows, sign)
+        if time < since:
+            self.cycle.ledger.move(self.cluster, since, time)
 
     def _crowd(self, time: float) -> Crowd:
         """Who is still there then; only units with affinity or spread terms look at it."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from windlass.core import alike, earliest, order, place, releases, shadows, verdicts
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Eviction, Nomination, Reservation, Role, Running, Seat, Unit
-from windlass.core.place import Failure, Wish
+from windlass.core.place import Failure, Scene, Wish
 from windlass.core.queues import Shortage
 from windlass.core.shadows import Held, Stay
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from windlass.core.cycle import Cycle
 
 FOREVER = float("inf")
-TRIES = 4
+TRIES = 5
 """Arrangements tried beside promises before the answer is "unresolved"."""
 SEARCHES = 4
 """Blocked heads of a queue for whom a start is looked for in vain before no more are looked at."""
@@ -56,6 +56,10 @@ def binds(cycle: Cycle, unit: Unit, held: Held) -> bool:
     """Whether a promise counts for the unit: given at an earlier turn of this decision, or not to
     somebody whom the unit may pass."""
     return held.fresh or not _passes(cycle, unit)(held.unit)
+
+
+def _binding(cycle: Cycle, unit: Unit) -> list[Held]:
+    return [held for held in cycle.reservations if binds(cycle, unit, held)]
 
 
 def stays_until(cycle: Cycle, unit: Unit, end: float | None) -> float:
@@ -127,26 +131,49 @@ def place_beside(
     scene = cycle.scene
     if not beside:
         return place.place(scene, unit, wishes)
-    limits = shadows.ceilings(scene, beside, wishes)
+    limits, clashes = shadows.ceilings(scene, beside, wishes), list[int]()
     until = stays_until(cycle, unit, end)
-    for _ in range(TRIES):
-        mark = scene.cluster.mark()
+    for number in range(TRIES):
+        mark, apart = scene.cluster.mark(), number == 1
         scene.ceilings = limits
-        answer = place.place(scene, unit, wishes)
+        if apart:
+            answer = _place_apart(scene, unit, wishes, beside, clashes)
+        else:
+            answer = place.place(scene, unit, wishes)
         scene.ceilings = {}
-        if isinstance(answer, Failure):
+        if not isinstance(answer, Failure):
+            stay = Stay(unit, cycle.now, until, answer)
+            found = shadows.clashing(_binding(cycle, unit), stay)
+            if not found:
+                return answer
+            scene.cluster.rollback(mark)
+            clashes += found
+        elif not apart:
             if earliest.fits_by_count(scene, unit, wishes):
                 due = min(held.start for held in beside)
                 answer = dataclasses.replace(answer, reserved_until=due)
             return answer
-        clashes = shadows.clashing(beside, Stay(unit, cycle.now, until, answer))
-        if not clashes:
-            return answer
-        scene.cluster.rollback(mark)
-        limits = {shape: limit.copy() for shape, limit in limits.items()}
-        for limit in limits.values():
-            limit[clashes] = 0
+        if number:
+            limits = {shape: limit.copy() for shape, limit in limits.items()}
+            for limit in limits.values():
+                limit[clashes] = 0
     return Failure(wishes[0].role, wishes[0].count, 0, resolved=False)
+
+
+def _place_apart(
+    scene: Scene, unit: Unit, wishes: Sequence[Wish], beside: Sequence[Held], nodes: Sequence[int]
+) -> tuple[Seat, ...] | Failure:
+    """As `place.place`, on devices of these nodes of which nothing is promised: promised members
+    cannot always move to others."""
+    mark = scene.cluster.mark()
+    for held in beside:
+        for seat in (seat for node in sorted({*nodes}) for seat in held.on(node)):
+            scene.cluster.bar(seat)
+    answer = place.place(scene, unit, wishes)
+    scene.cluster.rollback(mark)
+    if not isinstance(answer, Failure):
+        place.sit_down(scene.cluster, unit, answer)
+    return answer
 
 
 def also_take(cycle: Cycle, unit: Unit, seats: Sequence[Seat], end: float | None) -> None:
@@ -157,8 +184,10 @@ def also_take(cycle: Cycle, unit: Unit, seats: Sequence[Seat], end: float | None
     stay = Stay(unit, cycle.now, stays_until(cycle, unit, end), seats)
     met = shadows.affected(cycle.reservations, stay)
     passed = [held for held in met if not binds(cycle, unit, held)]
-    while met and not shadows.admit(met, stay, keep=True):
-        gone = passed.pop() if passed else met[-1]
+    while (refused := shadows.admit(met, stay, keep=True)) is not None:
+        # Who has no room left and is passed; else one that is passed moved to where it would be.
+        gone = refused if refused in passed or not passed else passed[-1]
+        passed = [held for held in passed if held is not gone]
         met.remove(gone)
         lift(cycle, gone.unit)
         alike.forget(cycle)
@@ -280,7 +309,7 @@ def _add(cycle: Cycle, held: Held) -> bool:
     stay = Stay(held.unit, held.start, held.end, held.seats)
     met = shadows.affected(cycle.reservations, stay)
     before = [each.seats for each in met]
-    fits = shadows.admit(met, stay, keep=True)
+    fits = shadows.admit(met, stay, keep=True) is None
     if fits:
         for other, seats in zip(met, before, strict=True):
             shadows.follow(held, other, seats)
@@ -295,11 +324,12 @@ def claim(cycle: Cycle, unit: Unit, promise: Held | None) -> bool:
         return False
     cluster = cycle.scene.cluster
     mark = cluster.mark()
-    seats = shadows.sit_again(cluster, unit, promise.seats)
+    seats: Sequence[Seat] | None = promise.seats
+    if not place.sit_down(cluster, unit, promise.seats):  # other devices may be promised to others
+        seats = shadows.sit_again(cluster, unit, promise.seats)
     if seats is not None:
-        beside = crossed(cycle, unit, cycle.expected_end(unit))
         until = stays_until(cycle, unit, cycle.expected_end(unit))
-        if not shadows.clashing(beside, Stay(unit, cycle.now, until, seats)):
+        if not shadows.clashing(_binding(cycle, unit), Stay(unit, cycle.now, until, seats)):
             cycle.commit(unit, tuple(seats))
             return True
     cluster.rollback(mark)

@@ -134,38 +134,45 @@ def clashing(beside: Iterable[Held], stay: Stay) -> list[int]:
     return [
         index[name]
         for name, seats in stay.by_name.items()
-        if not admit(met, Stay(stay.unit, stay.start, stay.end, seats), keep=False)
+        if admit(met, Stay(stay.unit, stay.start, stay.end, seats), keep=False) is not None
     ]
 
 
 def affected(beside: Iterable[Held], stay: Stay) -> list[Held]:
-    """Promises that fall into a stay and share a node with it, by their start."""
+    """Promises that fall into a stay and share a node with it, by their start; with those after it
+    there, which one that has to move for the stay may meet on its new devices."""
     found = [
         held
         for held in beside
-        if stay.start <= held.start < stay.end
+        if stay.start <= held.start
         and any(held.shadow.index.get(name) in held.by_node for name in stay.by_name)
     ]
+    if not any(held.start < stay.end for held in found):
+        return []
     return sorted(found, key=lambda held: held.start)
 
 
-def admit(met: Sequence[Held], stay: Stay, *, keep: bool) -> bool:
+def admit(met: Sequence[Held], stay: Stay, *, keep: bool) -> Held | None:
     """Seats a stay in the shadows it falls into; promised members may get other devices of the
-    same node. False, and nothing is changed, when one of them has no room left."""
+    same node. If one of them has no room left nothing is changed, and this says which."""
     before = [(held, held.shadow.mark(), held.seats) for held in met]
-    fits = all(_admit_on(met, stay, name) for name in stay.by_name)
+    refused = next(filter(None, (_admit_on(met, stay, name) for name in stay.by_name)), None)
     for held, mark, seats in before:
-        if fits and keep:
+        if held.shadow.mark() == mark:
+            continue  # it saw nothing of this
+        if refused is None and keep:
             held.settle()
         else:
             held.shadow.rollback(mark)
             if held.seats is not seats:
                 held.reseat(seats)
-    return fits
+    return refused
 
 
 def leave(held: Held, stay: Stay) -> None:
-    """Takes a stay that was admitted out of a shadow again."""
+    """Takes a stay that was admitted out of a shadow again, if it fell into it."""
+    if held.start >= stay.end:
+        return
     for name, seats in stay.by_name.items():
         if held.shadow.index.get(name) in held.by_node:
             _move(held.shadow, stay.unit, seats, +1)
@@ -225,33 +232,73 @@ class _Change:
     after: list[Seat]
 
 
-def _admit_on(met: Sequence[Held], stay: Stay, name: str) -> bool:
+def _admit_on(met: Sequence[Held], stay: Stay, name: str) -> Held | None:
     """One node, promise after promise in the order of their starts: those already under way at
-    each start sit where they sit, the one that starts takes of what is left."""
+    each start sit where they sit, the one that starts takes of what is left. The first for which
+    nothing is left, if there is one."""
+    here = [held for held in met if held.shadow.index[name] in held.by_node]
     changes = [_Change(stay.unit, stay.start, stay.end, [], stay.by_name[name])]
-    for held in met:
-        shadow = held.shadow
-        node = shadow.index[name]
+    for at, held in enumerate(here):
         present = [change for change in changes if change.start <= held.start < change.end]
-        if node not in held.by_node or not present:
+        if not present:
             continue
+        node = held.shadow.index[name]
         before = held.on(node)
-        _move(shadow, held.unit, before, +1)
-        for change in present:
-            _move(shadow, change.unit, change.before, +1)
-        for change in present:
-            _move(shadow, change.unit, change.after, -1)
-        free = place.sit_down(shadow, held.unit, before)
-        after = before if free else sit_again(shadow, held.unit, before)
+        _move(held.shadow, held.unit, before, +1)
+        _change(held.shadow, present)
+        after = _seat(held, node, here[at + 1 :])
         if after is None:
-            return False
+            return held
         if after != before:
-            changes.append(_Change(held.unit, held.start, held.end, before, after))
+            change = _Change(held.unit, held.start, held.end, before, after)
+            for other in here[:at]:
+                if other.start == held.start < held.end:  # it was looked at before this one moved
+                    _see_moved(other, node, present, change)
+            changes.append(change)
             seats = list(held.seats)
-            for at, seat in zip(held.by_node[node], after, strict=True):
-                seats[at] = seat
+            for number, seat in zip(held.by_node[node], after, strict=True):
+                seats[number] = seat
             held.reseat(seats)
-    return True
+    return None
+
+
+def _change(shadow: Cluster, changes: Sequence[_Change]) -> None:
+    """All leave before anybody comes: a device is in one mode at a time."""
+    for change in changes:
+        _move(shadow, change.unit, change.before, +1)
+    for change in changes:
+        _move(shadow, change.unit, change.after, -1)
+
+
+def _see_moved(held: Held, node: int, present: Sequence[_Change], change: _Change) -> None:
+    """Somebody who starts with it moved for the others: until then they shared devices."""
+    seated = [(each.unit, each.after) for each in present if each.unit is not held.unit]
+    seated.append((held.unit, held.on(node)))
+    for unit, seats in seated:
+        _move(held.shadow, unit, seats, +1)
+    _change(held.shadow, [change])
+    for unit, seats in seated:
+        _move(held.shadow, unit, seats, -1)
+
+
+def _seat(held: Held, node: int, later: Sequence[Held]) -> list[Seat] | None:
+    """Takes seats for the promised members of a node: their own, or on devices of which nothing is
+    promised to others while they run, or on any."""
+    shadow, before = held.shadow, held.on(node)
+    if place.sit_down(shadow, held.unit, before):
+        return before
+    met = [other for other in later if held.start < other.start < held.end]
+    for others in (met, ()) if met else ((),):
+        mark = shadow.mark()
+        for other in others:
+            for seat in other.on(node):
+                shadow.bar(seat)
+        found = sit_again(shadow, held.unit, before)
+        shadow.rollback(mark)
+        if found is not None:
+            _move(shadow, held.unit, found, -1)
+            return found
+    return None
 
 
 def _move(cluster: Cluster, unit: Unit, seats: Iterable[Seat], sign: int) -> None:

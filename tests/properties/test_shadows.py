@@ -1,0 +1,233 @@
+"""What a decision keeps of the future is what counting everything again finds (I9).
+
+Each promise has a shadow: its nodes as they will be when it is due. Whoever starts, is promised
+something or loses it again changes those shadows, and promised members move to other devices for
+each other. Devices here differ in model, size and form, so that another one is not as good; after
+every turn the shadows are counted anew, from who runs, who starts and who is promised what.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+import numpy as np
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.properties import carry, generators
+from tests.properties.settings import CAMPAIGN, cases
+from windlass.core import cycle, place, releases, shadows, state
+from windlass.core.cluster import Cluster
+from windlass.core.cycle import Cycle
+from windlass.core.facts import (
+    Decision,
+    Device,
+    DeviceRequest,
+    Facts,
+    Node,
+    Policy,
+    Queue,
+    Role,
+    Topology,
+    Unit,
+)
+
+pytestmark = CAMPAIGN
+HONEST = Policy(unknown_runtime="never", grow=False)
+"""Guesses nothing about those who say nothing."""
+FORMS = frozenset(("whole", "share", "ratio", "partition"))
+
+
+@cases(150, 6000)
+@example(276, 13)  # who took back its room at the second look was still promised another start
+@example(274, 11)  # two that start together both moved, and one still saw the other where it was
+@given(st.integers(0, 1 << 32), st.integers(3, 16))
+def test_what_will_be_free_beside_promises_is_what_counting_again_finds(
+    seed: int, count: int
+) -> None:
+    """Queues with guarantees and several priorities: promises are passed, dropped and made anew."""
+    throw = generators.dice(seed, "shadows")
+    queues = tuple(
+        Queue(
+            name,
+            guarantee=throw.choice(({}, {"gpu": 2000}, {"gpu": 4000})),
+            order=throw.choice(("fifo", "lifo", "shortest", "priority")),
+            reserve=throw.randint(1, 3),
+        )
+        for name in ("a", "b")
+    )
+    coming = [_unit(seed, number, ("a", "b"), (10, 50, 90)) for number in range(count)]
+    policy = dataclasses.replace(HONEST, preempt=throw.one_in(2), reclaim=throw.one_in(2))
+    for _ in _history(Facts(_nodes(throw), queues, levels=("rack",)), coming, policy):
+        pass
+
+
+@cases(150, 6000)
+@example(36, 11)  # who moved for a passer moved to where somebody else was promised a later start
+@example(51, 12)  # who was due took another device than its own, and found that it may not
+@example(405, 16)  # a promise with a port took another device in the next decision
+@example(517, 16)  # a port that passed from one promise to the next was free in between
+@example(2657, 14)  # who would have fitted on another device waited for the next decision
+@given(st.integers(0, 1 << 32), st.integers(3, 16))
+def test_among_equals_no_promise_gets_later_or_lost_on_devices_that_differ(
+    seed: int, count: int
+) -> None:
+    throw = generators.dice(seed, "equals")
+    queue = Queue(
+        "a", order=throw.choice(("fifo", "lifo", "shortest")), reserve=throw.randint(1, 4)
+    )
+    coming = [_unit(seed, number, ("a",), (50,)) for number in range(count)]
+    promised: dict[str, float] = {}
+    for now, decision in _history(Facts(_nodes(throw), (queue,), levels=("rack",)), coming, HONEST):
+        started = {placement.unit for placement in decision.placements}
+        found = {each.unit: each.start for each in decision.reservations}
+        for key, due in promised.items():
+            assert key in started or found.get(key, due + 1) <= due, f"{key}, promised {due}, {now}"
+        promised = found
+
+
+# --- what is played
+
+
+def _nodes(throw: generators.Dice) -> tuple[Node, ...]:
+    return tuple(
+        Node(
+            f"n{number}",
+            {"cpu": 1000 * throw.choice((6, 10))},
+            _devices(throw),
+            path=(f"r{number}",),
+        )
+        for number in range(throw.choice((1, 1, 2)))
+    )
+
+
+def _devices(throw: generators.Dice) -> tuple[Device, ...]:
+    return tuple(
+        Device(
+            f"g{i}", "gpu", throw.choice(("old", "new")), memory=throw.choice((1000, 2000)),
+            numa=i // 2, switch=f"s{i // 2}", links=f"l{i // 2}", slices=8,
+            profiles=generators.PROFILES, forms=FORMS,
+        )
+        for i in range(throw.choice((2, 3, 4)))
+    )  # fmt: skip
+
+
+_REQUESTS: tuple[tuple[DeviceRequest, ...], ...] = (
+    (),
+    (DeviceRequest("gpu"),),
+    (DeviceRequest("gpu"),),
+    (DeviceRequest("gpu", models=("new",)),),
+    (DeviceRequest("gpu", models=("old",)),),
+    (DeviceRequest("gpu", 2),),
+    (DeviceRequest("gpu", 2, models=("new",)),),
+    (DeviceRequest("gpu", compute=400, memory=1200),),
+    (DeviceRequest("gpu", memory=600),),
+    (DeviceRequest("gpu", ratio=2),),
+    (DeviceRequest("gpu", profile="3g"),),
+    (DeviceRequest("gpu", profile="1g"),),
+)
+
+
+def _unit(seed: int, number: int, queues: tuple[str, ...], priorities: tuple[int, ...]) -> Unit:
+    throw = generators.dice(seed, "unit", number)
+    requests, members = throw.choice(_REQUESTS), throw.choice((1, 1, 1, 2))
+    cpu = 1000 * throw.randint(0 if requests else 1, 6)
+    worker = Role(
+        "worker", members, members, {"cpu": cpu}, requests,
+        bundle=throw.choice(("", "", "numa")) if requests else "",
+        ports=(80,) if throw.one_in(12) else (),
+    )  # fmt: skip
+    helper = Role("helper", 1, 1, {"cpu": 1000}, throw.choice(_REQUESTS))
+    return Unit(
+        f"u{number:02}",
+        throw.choice(queues),
+        (worker, helper) if throw.one_in(6) else (worker,),
+        submitted=float(throw.randint(0, 40)),
+        priority=throw.choice(priorities),
+        topology=Topology("rack", required=True) if throw.one_in(6) else None,
+        expected=float(throw.choice((5, 10, 20, 40, 60, 100))),
+        preemptible=not throw.one_in(6),
+    )
+
+
+def _history(facts: Facts, coming: list[Unit], policy: Policy) -> Iterator[tuple[float, Decision]]:
+    """Units come, start as told, and end when they said; who must go goes at once."""
+    snapshot, ends = state.build(facts), dict[str, float]()
+    while coming or ends:
+        now = min([*(unit.submitted for unit in coming), *ends.values()])
+        events: list[state.Event] = [state.Gone(key) for key, end in ends.items() if end <= now]
+        events += [state.Waits(unit) for unit in coming if unit.submitted <= now]
+        coming = [unit for unit in coming if unit.submitted > now]
+        state.apply(snapshot, events)
+        with _counted_again():
+            decision = cycle.decide(snapshot, now, policy)
+        state.apply(snapshot, carry.steps(snapshot.facts(), decision, now))
+        _nothing_due_waits(snapshot, decision, now)
+        yield now, decision
+        state.apply(snapshot, carry.members_left(snapshot.facts(), resubmit=False))
+        ends = {key: running.expected_end or now for key, running in snapshot.running.items()}
+        if decision.nominations:  # its room is free by now
+            ends["nobody"] = now + 1
+
+
+def _nothing_due_waits(snapshot: state.Snapshot, decision: Decision, now: float) -> None:
+    """Who is promised this very moment, on seats that are free, would wait for no reason."""
+    if decision.nominations:
+        return
+    for each in decision.reservations:
+        unit, cluster = snapshot.waiting[each.unit], snapshot.cluster.fork()
+        assert each.start > now or not place.sit_down(cluster, unit, each.seats), each
+
+
+# --- counting again
+
+
+@contextmanager
+def _counted_again() -> Iterator[None]:
+    """Every turn of a decision is followed by a look at all shadows."""
+    ask = Cycle.consider
+
+    def consider(deciding: Cycle, unit: Unit) -> None:
+        ask(deciding, unit)
+        for held in deciding.reservations:
+            _compare(deciding, held)
+
+    with mock.patch.object(Cycle, "consider", consider):
+        yield
+
+
+def _compare(deciding: Cycle, held: shadows.Held) -> None:
+    again, there = _shadow(deciding, held), held.nodes
+    one, other = (_free(each, there) for each in (held.shadow, again))
+    if deciding.evictions:  # those who were told to go are counted as staying: never more room
+        assert all((a <= b).all() for a, b in zip(one, other, strict=True)), held.reservation
+    else:
+        assert all((a == b).all() for a, b in zip(one, other, strict=True)), held.reservation
+        assert (held.shadow.bank.used[there] == again.bank.used[there]).all(), held.reservation
+        assert (held.shadow.bank.mode[there] == again.bank.mode[there]).all(), held.reservation
+        assert _ports(held.shadow, there) == _ports(again, there), held.reservation
+    assert min((each.min(initial=0) for each in other), default=0) >= 0, "promised twice"
+
+
+def _free(cluster: Cluster, nodes: np.ndarray) -> list[np.ndarray]:
+    return [cluster.free[:, nodes], cluster.bank.compute[nodes], cluster.bank.memory[nodes]]
+
+
+def _ports(cluster: Cluster, nodes: np.ndarray) -> set[tuple[int, int]]:
+    return {
+        (port, node) for port, held in cluster.ports.items() for node in held & {*nodes.tolist()}
+    }
+
+
+def _shadow(deciding: Cycle, held: shadows.Held) -> Cluster:
+    ledger = releases.Ledger(deciding.snapshot.releases)
+    ledger.refresh(deciding)
+    cluster = deciding.scene.cluster.fork(())
+    ledger.move(cluster, releases.AT_ONCE, held.start)
+    for each in deciding.reservations:
+        if each.start <= held.start < each.end:
+            releases.move(cluster, releases.rows_of(cluster, each.unit, each.seats), -1)
+    return cluster

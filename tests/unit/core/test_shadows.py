@@ -1,0 +1,182 @@
+"""Promises beside each other and beside those who pass: nobody's devices are given away twice.
+
+`tests/properties/test_shadows.py` counts all of this again for random cases; here are those that
+were once wrong, by name.
+"""
+
+from tests.unit.core.test_reserve import (
+    NOW,
+    gpus,
+    node,
+    promises,
+    role,
+    runs,
+    snapshot,
+    started,
+    unit,
+    whole,
+)
+from windlass.core.cycle import decide
+from windlass.core.facts import (
+    Device,
+    DeviceRequest,
+    Node,
+    Queue,
+    Reservation,
+    Running,
+    Seat,
+)
+
+
+def of(*models) -> DeviceRequest:
+    return DeviceRequest("gpu", models=models)
+
+
+def with_models(*models, cpu=10) -> Node:
+    """g0, g1, ... of these models."""
+    devices = tuple(Device(f"g{i}", "gpu", model, memory=1000) for i, model in enumerate(models))
+    return Node("a", {"cpu": cpu * 1000}, devices, path=("r1",))
+
+
+def devices_of(decision) -> dict[str, list[str]]:
+    """Unit -> devices that it starts on, or is promised."""
+    return {
+        each.unit: [grant.device for seat in each.seats for grant in seat.grants]
+        for each in (*decision.placements, *decision.reservations)
+    }
+
+
+def seat(*ids, number=0, name="w") -> Seat:
+    return Seat(name, number, "a", whole(*ids))
+
+
+def test_who_moves_for_a_passer_does_not_move_onto_what_is_promised_after_the_passer_has_ended():
+    """`first` must leave g0 to the passer, and g1 is promised to `second` from 100 on, when the
+    passer is long gone and `first` still runs: it moves to g2."""
+    nodes = [with_models("old", "new", "old")]
+    holder = Running(unit("r", role(1, 4, gpus(1))), (seat("g2"),), 0.0, NOW + 50)
+    running = [holder, runs("s", "a", cpu=4, end=NOW + 100)]
+    first = unit("first", role(1, 3, gpus(1)), expected=100.0)
+    second = unit("second", role(1, 5, of("new")), expected=100.0, submitted=1.0)
+    passer = unit("p", role(1, 1, of("old")), expected=60.0, submitted=2.0)
+    queues = [Queue("q", reserve=2)]
+    decision = decide(snapshot(nodes, running, [first, second, passer], queues), NOW)
+    assert promises(decision) == {"first": NOW + 50, "second": NOW + 100}
+    assert devices_of(decision) == {"p": ["g0"], "first": ["g2"], "second": ["g1"]}
+    running.append(Running(passer, decision.placements[0].seats, NOW, NOW + 60))
+    again = snapshot(nodes, running, [first, second], queues, decision.reservations)
+    assert promises(decide(again, NOW + 1)) == promises(decision)
+
+
+def test_nobody_passes_if_who_moves_for_it_would_delay_somebody_after_it():
+    """As above, but g2 is never free again: `first` could only move to where `second` will be."""
+    nodes = [with_models("old", "new", "old")]
+    forever = Running(unit("f", role(1, 0, gpus(1))), (seat("g2"),), 0.0)
+    running = [forever, runs("r", "a", cpu=4, end=NOW + 50), runs("s", "a", cpu=4, end=NOW + 100)]
+    first = unit("first", role(1, 3, gpus(1)), expected=100.0)
+    second = unit("second", role(1, 5, of("new")), expected=100.0, submitted=1.0)
+    passer = unit("p", role(1, 1, of("old")), expected=60.0, submitted=2.0)
+    waiting = [first, second, passer]
+    decision = decide(snapshot(nodes, running, waiting, [Queue("q", reserve=2)]), NOW)
+    assert promises(decision) == {"first": NOW + 50, "second": NOW + 100}
+    assert not started(decision)
+
+
+def test_a_passer_takes_a_device_that_is_promised_to_nobody_if_it_may_not_take_another():
+    """The tightest device is promised to one that can use no other."""
+    nodes = [with_models("old", "new", "new")]
+    running = [runs("r", "a", cpu=9, end=NOW + 50)]
+    head = unit("head", role(1, 3, of("old")), expected=10.0)
+    passer = unit("p", role(1, 1, gpus(1)), submitted=1.0)
+    decision = decide(snapshot(nodes, running, [head, passer]), NOW)
+    assert promises(decision) == {"head": NOW + 50}
+    assert devices_of(decision)["head"] == ["g0"]
+    assert devices_of(decision)["p"] != ["g0"]
+
+
+def test_who_is_due_starts_on_its_own_devices_where_others_would_be_somebody_elses():
+    """In a `lifo` queue `late` has its turn before `early`, which can use g0 only."""
+    nodes = [with_models("old", "new")]
+    early = unit("early", role(1, 1, of("old")), expected=100.0)
+    late = unit("late", role(1, 5, gpus(1)), expected=10.0, submitted=1.0)
+    kept = [Reservation("late", NOW, (seat("g1"),)), Reservation("early", NOW, (seat("g0"),))]
+    queues = [Queue("q", order="lifo", reserve=2)]
+    decision = decide(snapshot(nodes, [], [early, late], queues, kept), NOW)
+    assert devices_of(decision) == {"late": ["g1"], "early": ["g0"]}
+    assert started(decision) == {"late", "early"}
+
+
+def test_a_promise_with_a_port_stays_on_its_devices_in_the_next_decision():
+    nodes = [with_models("old", "new")]
+    running = [runs("r", "a", cpu=10, end=NOW + 50)]
+    port = unit("port", role(1, 1, gpus(1), ports=(80,)), expected=10.0)
+    old = unit("old", role(1, 1, of("old")), expected=10.0, submitted=1.0)
+    kept = [
+        Reservation("port", NOW + 50, (seat("g1"),)),
+        Reservation("old", NOW + 50, (seat("g0"),)),
+    ]
+    queues = [Queue("q", reserve=2)]
+    decision = decide(snapshot(nodes, running, [port, old], queues, kept), NOW)
+    assert promises(decision) == {"port": NOW + 50, "old": NOW + 50}
+    assert devices_of(decision) == {"port": ["g1"], "old": ["g0"]}
+
+
+def test_a_port_that_one_promise_leaves_and_the_next_takes_is_not_promised_a_third_time():
+    """Looking for a start goes to and fro in time, past the moment at which both change."""
+    running = [runs("r", "a", cpu=8, end=NOW + 50)]
+    port, big = role(1, 2, ports=(80,)), role(1, 8, ports=(80,))
+    heads = [
+        unit("second", role(1, 2, ports=(80,)), expected=30.0),
+        unit("first", port, expected=20.0, submitted=1.0),
+        unit("third", big, expected=10.0, submitted=2.0),
+    ]
+    kept = [
+        Reservation("second", NOW + 70, (Seat("w", 0, "a"),)),
+        Reservation("first", NOW + 50, (Seat("w", 0, "a"),)),
+    ]
+    small = unit("third", role(1, 1, ports=(80,)), expected=10.0, submitted=2.0)
+    for third in (heads[2], small):
+        waiting = [*heads[:2], third]
+        decision = decide(
+            snapshot([node("a")], running, waiting, [Queue("q", reserve=3, order="lifo")], kept),
+            NOW,
+        )
+        assert promises(decision) == {"first": NOW + 50, "second": NOW + 70, "third": NOW + 100}
+
+
+def test_only_a_promise_that_does_not_hold_beside_who_passes_it_is_given_up():
+    """`urgent` takes what `first` was promised; what `second` was promised after that still binds
+    who has its turn in between."""
+    nodes = [with_models("old", "new", "new")]
+    running = [runs("r", "a", cpu=9, end=NOW + 50)]
+    first = unit("first", role(1, 3, of("old")), expected=500.0)
+    between = unit("between", role(1, 0, DeviceRequest("gpu", 2, models=("new",))), submitted=1.0)
+    second = unit("second", role(1, 3, of("new")), expected=10.0, submitted=2.0)
+    urgent = unit("urgent", role(1, 1, of("old")), priority=90, submitted=3.0)
+    kept = [
+        Reservation("first", NOW + 50, (seat("g0"),)),
+        Reservation("second", NOW + 90, (seat("g1"),)),
+    ]
+    waiting = [first, between, second, urgent]
+    decision = decide(snapshot(nodes, running, waiting, reservations=kept), NOW)
+    assert started(decision) == {"urgent"}
+    assert promises(decision)["second"] <= NOW + 90
+
+
+def test_who_moves_for_a_passer_is_seen_there_by_who_starts_with_it():
+    """Both promises start together and both must move, each to a device of its own."""
+    nodes = [with_models(*("old",) * 6)]
+    running = [
+        runs("r", "a", cpu=9, end=NOW + 50),
+        Running(unit("s", role(1, 0, gpus(2))), (seat("g4", "g5"),), 0.0, NOW + 50),
+    ]
+    heads = [unit(f"h{i}", role(1, 2, gpus(1)), expected=100.0, submitted=float(i)) for i in (0, 1)]
+    kept = [Reservation(f"h{i}", NOW + 50, (seat(f"g{i}"),)) for i in (0, 1)]
+    urgent = unit("urgent", role(1, 1, gpus(4)), priority=90, submitted=9.0)
+    forever = unit("forever", role(1, 0, gpus(1)), submitted=10.0)
+    waiting = [*heads, urgent, forever]
+    decision = decide(snapshot(nodes, running, waiting, [Queue("q", reserve=2)], kept), NOW)
+    assert started(decision) == {"urgent"}
+    assert promises(decision) == {"h0": NOW + 50, "h1": NOW + 50}
+    taken = [name for names in devices_of(decision).values() for name in names]
+    assert len(taken) == len(set(taken)) == 6
