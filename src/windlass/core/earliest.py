@@ -173,7 +173,8 @@ class _Search:
             return crowd
         crowd = crowd.fork()
         for running in self.cycle.running.values():
-            if running.expected_end is not None and running.expected_end <= time:
+            end = releases.believed(running.expected_end, self.cycle.now)
+            if end is not None and end <= time:
                 crowd.leave(running)
         return crowd
 

@@ -64,6 +64,11 @@ def rows_of(cluster: Cluster, unit: Unit, seats: Iterable[Seat]) -> Rows:
     return Rows(members, flat, tuple(ports))
 
 
+def believed(end: float | None, now: float) -> float | None:
+    """When a running unit probably ends, by when it should; as `_effective` says for many."""
+    return end if end is None or end >= now else 2 * now - end
+
+
 def move(cluster: Cluster, rows: Rows, sign: int) -> None:
     """Gives back (+1) or takes (-1) what seats hold."""
     cluster.shift(rows.members, rows.devices, sign)

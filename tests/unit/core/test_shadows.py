@@ -4,6 +4,8 @@
 were once wrong, by name.
 """
 
+import dataclasses
+
 from tests.unit.core.test_reserve import (
     NOW,
     gpus,
@@ -18,10 +20,12 @@ from tests.unit.core.test_reserve import (
 )
 from windlass.core.cycle import decide
 from windlass.core.facts import (
+    Affinity,
     Device,
     DeviceRequest,
     Node,
     Queue,
+    Requirement,
     Reservation,
     Running,
     Seat,
@@ -180,3 +184,25 @@ def test_who_moves_for_a_passer_is_seen_there_by_who_starts_with_it():
     assert promises(decision) == {"h0": NOW + 50, "h1": NOW + 50}
     taken = [name for names in devices_of(decision).values() for name in names]
     assert len(taken) == len(set(taken)) == 6
+
+
+def test_a_unit_that_should_have_ended_does_not_grow_into_promised_room():
+    """It is believed to be as late again, so it would be there when the head is due."""
+    elastic = unit("e", role(1, 1, most=9))
+    late = Running(elastic, (Seat("w", 0, "b"),), 0.0, expected_end=NOW - 90)
+    head = unit("head", role(2, 6), expected=100.0)
+    running = [runs("r", "a", end=NOW + 50), late]
+    decision = decide(snapshot([node("a"), node("b")], running, [head]), NOW)
+    assert promises(decision) == {"head": NOW + 50}
+    grown = [each for p in decision.placements if p.unit == "e" for each in p.seats]
+    assert len(grown) == 1, "of b's 8, 1 is used and 6 are promised"
+
+
+def test_a_neighbour_that_should_have_ended_is_believed_to_be_there_as_long_as_its_room_is():
+    apart = Affinity("host", (Requirement("app", "Exists"),), anti=True)
+    late = Running(
+        unit("late", role(1, 1, labels=(("app", "x"),))), (Seat("w", 0, "a"),), 0.0, NOW - 30
+    )
+    head = unit("head", role(1, 1, affinities=(apart,)), expected=10.0)
+    alone = dataclasses.replace(node("a"), labels={"host": "a"})
+    assert promises(decide(snapshot([alone], [late], [head]), NOW)) == {"head": NOW + 30}
