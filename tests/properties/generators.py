@@ -51,7 +51,7 @@ TREES = (("a",), ("a", "b"), ("a", "b", "a1"), ("a", "a1", "a2"), ("a", "b", "a1
 _PARENTS = {"a": "", "b": "", "a1": "a", "a2": "a", "a1x": "a1"}
 _LABELS = (("app", "x"),), (("app", "y"),)
 _MATCHES = ((Requirement("app", "In", ("x",)),), (Requirement("app", "Exists"),))
-_PREFERENCES = (
+PREFERENCES = (
     (Preference((Requirement("disk", "In", ("ssd",)),), 5),),
     (Preference((Requirement("zone", "In", ("z1",)),), -2), Preference((), 1)),
     (
@@ -271,7 +271,7 @@ def role(name: str, throw: Dice, taste: Taste) -> Role:
         labels=throw.choice(((), *_LABELS)) if taste.terms else (),
         affinities=affinities,
         spreads=spreads,
-        prefers=throw.choice(_PREFERENCES) if throw.one_in(4) else (),
+        prefers=throw.choice(PREFERENCES) if throw.one_in(4) else (),
     )
 
 

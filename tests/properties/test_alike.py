@@ -8,6 +8,7 @@ decided twice, the second time by a core that remembers nothing of anybody.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 from unittest import mock
 
 from hypothesis import given, note
@@ -26,6 +27,7 @@ from windlass.core.facts import (
     Node,
     Policy,
     Queue,
+    Quota,
     Requirement,
     Role,
     Spread,
@@ -51,16 +53,40 @@ def _world(seed: int) -> Facts:
             guarantee={"gpu": 1000 * throw.randint(1, 5)} if throw.one_in(2) else {},
             limit={"gpu": 1000 * throw.randint(3, 7)} if throw.one_in(4) else {},
             reserve=throw.choice((0, 0, 1)),
+            **_rules(generators.dice(seed, "rules", name)),
         )
         for name in ("a", "b")
     )
     nodes = tuple(_node(i, throw) for i in range(throw.randint(4, 6)))
     model = _model(throw)
+    for _ in range(throw.choice((0, 0, 1, 2))):  # what all of them have in common
+        model = throw.choice(_CHANGES)(model, throw)
     units = [_varied(model, f"u{i:02}", throw) for i in range(12)]
     first = throw.randint(0, 4)
-    early = Facts(nodes, queues, waiting=tuple(units[:first]), levels=generators.LEVELS)
+    limits = (
+        (Quota("other", "few", {"gpu": 1000 * throw.randint(1, 4)}),) if throw.one_in(4) else ()
+    )
+    early = Facts(
+        nodes, queues, waiting=tuple(units[:first]), levels=generators.LEVELS, quotas=limits
+    )
     after = carry.carry_out(early, cycle.decide(state.build(early), 0.0), 0.0)
     return dataclasses.replace(after, waiting=(*after.waiting, *units[first:]), reservations=())
+
+
+def _rules(throw: generators.Dice) -> dict[str, Any]:
+    """Mostly those of a plain queue, so that it is what units ask for that makes them differ."""
+    found: dict[str, Any] = {}
+    if throw.one_in(4):
+        found["lend"] = {"gpu": 1000 * throw.randint(0, 3)}
+    if throw.one_in(4):
+        found["order"] = throw.choice(("lifo", "fair", "shortest", "attained", "priority"))
+    if throw.one_in(6):
+        found["max_priority"] = throw.choice((20, 60))
+    if throw.one_in(6):
+        found["min_runtime"] = 50.0
+    if throw.one_in(6):
+        found["namespaces"] = frozenset(("", throw.choice(("", "other"))))
+    return found | {"strict": throw.one_in(6), "user_fair": throw.one_in(6)}
 
 
 def _node(number: int, throw: generators.Dice) -> Node:
@@ -112,8 +138,17 @@ def _other_neighbours(unit: Unit, throw: generators.Dice) -> Unit:
     return _role(
         unit,
         labels=throw.choice(((), (("app", "x"),))),
-        affinities=throw.choice(((), (Affinity("host", mine, anti=True),))),
-        spreads=throw.choice(((), (), (Spread("zone", mine),))),
+        affinities=throw.choice(
+            (
+                (),
+                (Affinity("host", mine, anti=True),),
+                (Affinity("zone", mine),),
+                (Affinity("zone", mine, anti=True, namespaces=frozenset(("", "other"))),),
+            )
+        ),
+        spreads=throw.choice(
+            ((), (), (Spread("zone", mine),), (Spread("host", mine, min_domains=4),))
+        ),
     )
 
 
@@ -146,6 +181,14 @@ _CHANGES = (
     lambda unit, throw: dataclasses.replace(unit, preemptible=throw.one_in(2)),
     lambda unit, throw: dataclasses.replace(unit, preempts=throw.one_in(2)),
     lambda unit, throw: dataclasses.replace(unit, gang=throw.one_in(2)),
+    lambda unit, throw: dataclasses.replace(
+        unit, pack=throw.choice(("spread", "binpack", "fragmentation"))
+    ),
+    lambda unit, throw: _role(unit, prefers=throw.choice(((), *generators.PREFERENCES))),
+    lambda unit, throw: dataclasses.replace(
+        unit, user=throw.choice(("ann", "bob")), attained=throw.choice((0.0, 100.0))
+    ),
+    lambda unit, throw: dataclasses.replace(unit, not_before=throw.choice((50.0, 500.0))),
 )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core.crowd import Crowd, matches, question, scoped
+from windlass.core.crowd import Crowd, Question, matches, question, scoped
 from windlass.core.facts import Affinity, Constraint, Role, Seat, Spread, Toleration, Unit
 
 if TYPE_CHECKING:
@@ -45,6 +45,22 @@ def place(scene: Scene, unit: Unit, wishes: Sequence[Wish]) -> tuple[Seat, ...] 
         scene.cluster.rollback(mark)
         failure = answer
     return failure
+
+
+def company(crowd: Crowd, unit: Unit, role: Role) -> tuple[int, ...]:
+    """How many there are of those whom a member wants near, or is spread among: the only terms by
+    which there may be a place for it that was not there before somebody else started."""
+    near = _near(unit, role)
+    spread = (crowd.total(_spread_over(unit, each), with_leaving=False) for each in role.spreads)
+    return (*((crowd.total(question(*near)),) if near else ()), *spread)
+
+
+def _near(unit: Unit, role: Role) -> list[Affinity]:
+    return [scoped(term, unit) for term in role.affinities if term.required and not term.anti]
+
+
+def _spread_over(unit: Unit, spread: Spread) -> Question:
+    return ((spread.match, frozenset((unit.namespace,))),)
 
 
 def _place_in(
@@ -90,11 +106,10 @@ def _judge(cluster: Cluster, crowd: Crowd, unit: Unit, role: Role) -> tuple[Mask
     score = np.zeros(len(cluster), np.int64)
     if role.prefers:
         score += cluster.points(role.prefers)
-    terms = [scoped(term, unit) for term in role.affinities]
-    near = [term for term in terms if term.required and not term.anti]
+    near = _near(unit, role)
     if near:
         allowed &= _near_all(cluster, crowd, near, unit, role)
-    for term in terms:
+    for term in (scoped(term, unit) for term in role.affinities):
         if term.required and not term.anti:
             continue
         here = _here(cluster, term.key, crowd.matching(question(term)))
@@ -140,7 +155,7 @@ def _judge_spreads(
     for spread in role.spreads:
         ids = cluster.domain(spread.key)
         eligible = counted[spread.required] & _eligible(cluster, role, spread)
-        asked = ((spread.match, frozenset((unit.namespace,))),)
+        asked = _spread_over(unit, spread)
         # As Kubernetes has it: a selector without any condition counts nobody.
         there = crowd.matching(asked, with_leaving=False) if spread.match else {}
         sums = _by_domain(cluster, ids, there, eligible)

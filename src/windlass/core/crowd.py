@@ -98,6 +98,11 @@ class Crowd:
                         self._answers.count(asked, node, count)
         return self._answers.tables.get(asked, {})
 
+    def total(self, question: Question, *, with_leaving: bool = True) -> int:
+        """How many members all of it holds of, anywhere."""
+        self.matching(question, with_leaving=with_leaving)
+        return self._answers.totals.get((question, with_leaving), 0)
+
     def keeping_away(self, unit: Unit, role: Role) -> list[tuple[str, Iterable[str]]]:
         """(label key, nodes) for placed members that do not want this one in their domains."""
         return [(term.key, self._repelling.tables[term]) for term in self._keeping_away(unit, role)]
@@ -163,11 +168,12 @@ class _Tables(Generic[K]):
 
     def __init__(self) -> None:
         self.tables: dict[K, Counter[str]] = {}
+        self.totals: dict[K, int] = {}
         self._own: set[K] = set()
 
     def fork(self) -> _Tables[K]:
         twin = _Tables[K]()
-        twin.tables = dict(self.tables)
+        twin.tables, twin.totals = dict(self.tables), dict(self.totals)
         self._own = set()
         return twin
 
@@ -180,8 +186,9 @@ class _Tables(Generic[K]):
             table = self.tables[key] = table.copy()
             self._own.add(key)
         table[node] += sign
+        self.totals[key] = self.totals.get(key, 0) + sign
         if not table[node]:
             del table[node]
             if not table:
-                del self.tables[key]
+                del self.tables[key], self.totals[key]
                 self._own.discard(key)

@@ -16,6 +16,7 @@ from collections import ChainMap, Counter
 from collections.abc import Iterator, Sequence
 
 from windlass.core import (
+    affinity,
     alike,
     amounts,
     asked,
@@ -503,13 +504,16 @@ class Cycle:
 
     def kind(self, ask: Ask, model: str = "") -> object:
         """Everything that the answer to "does it fit" depends on, but the number of members."""
-        unit, wishes = ask.unit, ask.wishes
+        unit, wishes, crowd = ask.unit, ask.wishes, self.scene.crowd
         shapes = tuple([self.scene.cluster.shape_of(wish.role, model).id for wish in wishes])
         terms = tuple([(w.role.affinities, w.role.spreads, w.role.labels) for w in wishes])
-        apart = self.scene.crowd.repels or any(a or s for a, s, _ in terms)
-        namespace = unit.namespace if apart else ""
+        picky = any(a or s for a, s, _ in terms)
+        namespace = unit.namespace if picky or crowd.repels else ""
         counts = tuple([wish.count for wish in wishes]) if len(wishes) > 1 else ()
-        return shapes, counts, unit.topology, ask.beside, terms, namespace
+        company = tuple([affinity.company(crowd, unit, w.role) for w in wishes]) if picky else ()
+        # Where one sits decides whether the next finds a place.
+        taste = (unit.pack, *(w.role.prefers for w in wishes)) if picky or counts else ()
+        return shapes, counts, unit.topology, ask.beside, terms, namespace, company, taste
 
     def _held_by_user(self) -> dict[tuple[str, str], int]:
         shares: dict[tuple[str, str], int] = {}

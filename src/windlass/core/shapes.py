@@ -127,6 +127,7 @@ class Shapes:
         key = (
             unit.held is None and not unit.not_before, unit.queue, roles, unit.priority,
             unit.preemptible, unit.preempts, unit.topology, unit.gang, unit.namespace,
+            _taste(unit),
         )  # fmt: skip
         kind = self._kinds.setdefault(key, len(self._kinds)) if key[0] else OWN
         if kind == len(self.examples):
@@ -134,6 +135,13 @@ class Shapes:
             self.classes.append(self.class_of(unit, resources))
         self._kind_by_unit[id(unit)] = (unit, kind)
         return kind
+
+
+def _taste(unit: Unit) -> object:
+    """Which places it would take first, where that may decide whether all of it fits."""
+    if len(unit.roles) == 1 and not (unit.roles[0].affinities or unit.roles[0].spreads):
+        return ()
+    return unit.pack, tuple(role.prefers for role in unit.roles)
 
 
 def _narrowed(request: DeviceRequest, model: str) -> DeviceRequest:

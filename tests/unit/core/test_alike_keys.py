@@ -1,0 +1,59 @@
+"""What is remembered of one unit holds for those alike, and for nobody else (I12), by name.
+
+`tests/properties/test_alike.py` decides random cases with and without remembering.
+"""
+
+from tests.unit.core.test_reserve import NOW, role, snapshot, started, unit
+from windlass.core.cycle import decide
+from windlass.core.facts import Affinity, Node, Preference, Requirement, Running, Seat, Spread
+
+APP = (("app", "x"),)
+NEAR = Affinity("host", (Requirement("app", "In", ("x",)),))
+
+
+def host(name, cpu=8) -> Node:
+    return Node(name, {"cpu": cpu * 1000}, labels={"host": name}, path=("r1",))
+
+
+def test_who_wants_to_be_near_somebody_is_asked_again_once_that_one_starts():
+    near = [
+        unit(key, role(1, 1, affinities=(NEAR,)), submitted=at)
+        for key, at in (("early", 0.0), ("late", 2.0))
+    ]
+    friend = unit("friend", role(1, 1, labels=APP), submitted=1.0)
+    decision = decide(snapshot([host("a"), host("b")], (), [*near, friend]), NOW)
+    assert started(decision) == {"friend", "late"}
+
+
+def test_who_is_spread_over_others_is_asked_again_once_one_of_them_starts():
+    """There is one on a and none on b, which is too small: until somebody starts there."""
+    evenly = Spread("host", (Requirement("app", "In", ("x",)),))
+    spread = [
+        unit(key, role(1, 6, labels=APP, spreads=(evenly,)), submitted=at)
+        for key, at in (("early", 0.0), ("late", 2.0))
+    ]
+    first = Running(unit("first", role(1, 1, labels=APP)), (Seat("w", 0, "a"),), 0.0)
+    filler = unit("filler", role(1, 1, labels=APP), submitted=1.0)
+    decision = decide(snapshot([host("a"), host("b", 1)], [first], [*spread, filler]), NOW)
+    assert started(decision) == {"filler", "late"}
+
+
+def test_of_several_roles_each_unit_is_tried_as_it_would_rather_sit():
+    """Where the first sits decides whether the second finds a place: who spreads its members does
+    not speak for who packs them."""
+    roles = role(2, 3, name="one"), role(1, 4, name="other")
+    nodes = [host("a", 2), host("b", 6), host("c", 5)]
+    loose, tight = unit("loose", *roles, pack="spread"), unit("tight", *roles, submitted=1.0)
+    assert not started(decide(snapshot(nodes, (), [loose]), NOW))
+    assert started(decide(snapshot(nodes, (), [loose, tight]), NOW)) == {"tight"}
+
+
+def test_with_terms_each_unit_is_tried_as_it_would_rather_sit():
+    """They must be together, and only one of the nodes has room for all of them."""
+    there = (Preference((Requirement("host", "In", ("b",)),), 1),)
+    units = [
+        unit("anywhere", role(3, 1, labels=APP, affinities=(NEAR,))),
+        unit("there", role(3, 1, labels=APP, affinities=(NEAR,), prefers=there), submitted=1.0),
+    ]
+    decision = decide(snapshot([host("a", 2), host("b", 5)], (), units), NOW)
+    assert started(decision) == {"there"}
