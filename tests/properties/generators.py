@@ -32,7 +32,9 @@ from windlass.core.facts import (
     Role,
     Running,
     Spread,
+    Storage,
     Taint,
+    Terms,
     Toleration,
     Topology,
     Unit,
@@ -58,6 +60,12 @@ PREFERENCES = (
         Preference((Requirement("metadata.name", "In", ("n0", "n1")),), 1),
         Preference((Requirement("disk", "In", ("hdd",)),), 1),
     ),
+)
+_IN_Z2 = ((Requirement("zone", "In", ("z2",)),),)
+_VOLUMES: tuple[tuple[tuple[str, Terms | None], ...], ...] = (
+    (),
+    (("v1", None),),
+    (("v1", ((Requirement("disk", "In", ("ssd",)),),)), ("v2", None)),
 )
 _TOPOLOGIES = (
     Topology("rack", required=True),
@@ -192,6 +200,10 @@ def queue(name: str, throw: Dice) -> Queue:
         max_priority=throw.choice((None, None, 20)),
         past_use=throw.choice((0.0, 0.0, 0.3)),
         user_fair=throw.one_in(3),
+        held=(Reason.QUEUE_PAUSED, "paused") if throw.one_in(16) else None,
+        namespaces=frozenset(throw.choice((("team",), ("team", "x"))))
+        if throw.one_in(10)
+        else None,
     )
 
 
@@ -244,6 +256,9 @@ def constraint(throw: Dice) -> Constraint:
         tolerations=(Toleration("team", "Exists"),) if throw.one_in(2) else (),
         not_now=frozenset(("node-1",)) if throw.one_in(12) else frozenset(),
         capabilities=frozenset(("fast",)) if throw.one_in(12) else frozenset(),
+        names=frozenset(("node-0", "node-2", "n0", "n2")) if throw.one_in(16) else None,
+        volumes=(_IN_Z2,) if throw.one_in(20) else (),
+        storage=(Storage(throw.choice(_VOLUMES), (_IN_Z2,)),) if throw.one_in(20) else (),
     )
 
 
@@ -253,9 +268,17 @@ def role(name: str, throw: Dice, taste: Taste) -> Role:
     spreads: tuple[Spread, ...] = ()
     if taste.terms and throw.one_in(4):
         key, match = throw.choice(("zone", "host")), throw.choice(_MATCHES)
-        affinities = (Affinity(key, match, throw.one_in(2), required=throw.one_in(2)),)
+        others = frozenset(throw.choice(((), (), ("other",), ("team", "other"))))
+        anti, required = throw.one_in(2), throw.one_in(2)
+        affinities = (Affinity(key, match, anti, others, required, throw.randint(1, 3)),)
     if taste.terms and throw.one_in(6):
-        spreads = (Spread("zone", throw.choice(_MATCHES), throw.randint(1, 2), throw.one_in(2)),)
+        spreads = (
+            Spread(
+                "zone", throw.choice(_MATCHES), throw.randint(1, 2), throw.one_in(2),
+                min_domains=throw.choice((0, 0, 2, 3)), by_affinity=not throw.one_in(3),
+                by_taints=throw.one_in(3),
+            ),
+        )  # fmt: skip
     requests = device_requests(throw, taste)
     bundles = ("numa", "pcie") if taste.bundled else ("", "", "", "numa", "pcie")
     return Role(
@@ -296,6 +319,9 @@ def unit(key: str, queues: tuple[str, ...], throw: Dice, taste: Taste) -> Unit:
         expected=throw.choice((None, 30.0, 300.0)),
         not_before=500.0 if taste.odd and throw.one_in(20) else 0.0,
         held=(Reason.BUDGET_EXHAUSTED, "its budget is used up") if held else None,
+        preempts=not throw.one_in(8),
+        attained=throw.choice((0.0, 0.0, 40.0, 500.0)),
+        kin=throw.choice(("", "ann/train", "bob/train", None)),
     )
 
 
@@ -354,6 +380,7 @@ def shuffled(facts: Facts, choose: random.Random) -> Facts:
         running=mixed(facts.running),
         waiting=mixed(facts.waiting),
         nominations=mixed(facts.nominations),
+        quotas=mixed(facts.quotas),
     )
 
 
@@ -366,6 +393,7 @@ policies = st.sampled_from(
         Policy(unknown_runtime="never"),
         Policy(unknown_runtime="preemptible"),
         Policy(operations=60),
+        Policy(reservations=1),
     )
 )
 
