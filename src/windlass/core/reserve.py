@@ -46,10 +46,7 @@ def crossed(cycle: Cycle, unit: Unit, end: float | None) -> tuple[Held, ...]:
     met = [held for held in cycle.reservations if held.start < until]
     if unit.key in cycle.memory.promised:  # its own is not in its way
         met = [held for held in met if held.unit.key != unit.key]
-    if not all(held.fresh for held in met):
-        passes = _passes(cycle, unit)
-        met = [held for held in met if held.fresh or not passes(held.unit)]
-    return tuple(met)
+    return tuple(_binding(cycle, unit, met))
 
 
 def binds(cycle: Cycle, unit: Unit, held: Held) -> bool:
@@ -58,8 +55,11 @@ def binds(cycle: Cycle, unit: Unit, held: Held) -> bool:
     return held.fresh or not _passes(cycle, unit)(held.unit)
 
 
-def _binding(cycle: Cycle, unit: Unit) -> list[Held]:
-    return [held for held in cycle.reservations if binds(cycle, unit, held)]
+def _binding(cycle: Cycle, unit: Unit, promises: list[Held]) -> list[Held]:
+    if all(held.fresh for held in promises):
+        return promises
+    passes = _passes(cycle, unit)
+    return [held for held in promises if held.fresh or not passes(held.unit)]
 
 
 def stays_until(cycle: Cycle, unit: Unit, end: float | None) -> float:
@@ -143,7 +143,7 @@ def place_beside(
         scene.ceilings = {}
         if not isinstance(answer, Failure):
             stay = Stay(unit, cycle.now, until, answer)
-            found = shadows.clashing(_binding(cycle, unit), stay)
+            found = shadows.clashing(_binding(cycle, unit, cycle.reservations), stay)
             if not found:
                 return answer
             scene.cluster.rollback(mark)
@@ -329,7 +329,8 @@ def claim(cycle: Cycle, unit: Unit, promise: Held | None) -> bool:
         seats = shadows.sit_again(cluster, unit, promise.seats)
     if seats is not None:
         until = stays_until(cycle, unit, cycle.expected_end(unit))
-        if not shadows.clashing(_binding(cycle, unit), Stay(unit, cycle.now, until, seats)):
+        stay = Stay(unit, cycle.now, until, seats)
+        if not shadows.clashing(_binding(cycle, unit, cycle.reservations), stay):
             cycle.commit(unit, tuple(seats))
             return True
     cluster.rollback(mark)
