@@ -206,3 +206,19 @@ def test_a_neighbour_that_should_have_ended_is_believed_to_be_there_as_long_as_i
     head = unit("head", role(1, 1, affinities=(apart,)), expected=10.0)
     alone = dataclasses.replace(node("a"), labels={"host": "a"})
     assert promises(decide(snapshot([alone], [late], [head]), NOW)) == {"head": NOW + 30}
+
+
+def test_who_takes_its_room_back_at_the_second_look_is_neither_kept_off_it_nor_promised_it():
+    """`guest` may start until `right` is due. `right` comes after it, behind a large head of its
+    own queue, and has a right to the room at once: also where it was promised the same later."""
+    firm = unit("firm", role(1, 0, gpus(1)), queue="other", preemptible=False)
+    running = [Running(firm, (seat("g1"),), 0.0, NOW + 500)]
+    large = unit("large", role(1, 0, gpus(2)), queue="mine", expected=10.0)
+    right = unit("right", role(1, 1, gpus(1)), queue="mine", expected=100.0, submitted=1.0)
+    guest = unit("guest", role(1, 1, gpus(1)), queue="other", expected=50.0)
+    queues = [Queue("mine", guarantee={"gpu": 1000}, reserve=2), Queue("other", weight=100)]
+    kept = [Reservation("right", NOW + 50, (seat("g0"),))]
+    waiting = [large, right, guest]
+    decision = decide(snapshot([with_models("old", "old")], running, waiting, queues, kept), NOW)
+    assert started(decision) == {"right"}
+    assert "right" not in promises(decision)
