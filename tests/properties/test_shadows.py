@@ -61,6 +61,14 @@ def test_what_will_be_free_beside_promises_is_what_counting_again_finds(
     )
     coming = [_unit(seed, number, ("a", "b"), (10, 50, 90)) for number in range(count)]
     policy = dataclasses.replace(HONEST, preempt=throw.one_in(2), reclaim=throw.one_in(2))
+    if throw.one_in(2):  # one has all rights, which it takes back from who is about to start
+        queues = (
+            dataclasses.replace(queues[0], guarantee={"gpu": 4000, "cpu": 20_000}),
+            dataclasses.replace(queues[1], guarantee={}, weight=100),
+        )
+        policy = dataclasses.replace(policy, reclaim=True)
+        coming = [dataclasses.replace(unit, preemptible=throw.one_in(3)) for unit in coming]
+        coming = [dataclasses.replace(u, submitted=u.submitted // 10 * 10) for u in coming]
     for _ in _history(Facts(_nodes(throw), queues, levels=("rack",)), coming, policy):
         pass
 
@@ -188,15 +196,26 @@ def _nothing_due_waits(snapshot: state.Snapshot, decision: Decision, now: float)
 @contextmanager
 def _counted_again() -> Iterator[None]:
     """Every turn of a decision is followed by a look at all shadows."""
-    ask = Cycle.consider
+    ask, withdraw = Cycle.consider, Cycle.withdraw
 
     def consider(deciding: Cycle, unit: Unit) -> None:
         ask(deciding, unit)
-        for held in deciding.reservations:
-            _compare(deciding, held)
+        _compare_all(deciding)
 
-    with mock.patch.object(Cycle, "consider", consider):
+    def take_back(deciding: Cycle, key: str) -> None:
+        withdraw(deciding, key)
+        _compare_all(deciding)
+
+    with (
+        mock.patch.object(Cycle, "consider", consider),
+        mock.patch.object(Cycle, "withdraw", take_back),
+    ):
         yield
+
+
+def _compare_all(deciding: Cycle) -> None:
+    for held in deciding.reservations:
+        _compare(deciding, held)
 
 
 def _compare(deciding: Cycle, held: shadows.Held) -> None:

@@ -251,7 +251,7 @@ class Outlook:
         releases.move(self.later, promise.rows, -1)
         for role, seat in promise.insistent:
             for each in (self.later, self.worst):
-                freeing.insist(each, role, seat)
+                releases.insist(each, role, seat)
         nodes: Ints = promise.rows.members[0]
         self._see(nodes)
         return nodes

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import place, reserve, sparing
-from windlass.core.choosing import PARTITIONED
+from windlass.core import place, releases, reserve, sparing
 from windlass.core.cluster import Cluster, rows_in
-from windlass.core.facts import Role, Seat, Unit
+from windlass.core.facts import Seat, Unit
 from windlass.core.place import Failure, Scene
 from windlass.core.roster import Flat, Piece
 from windlass.core.shapes import Shape
@@ -399,19 +398,7 @@ def free_ports(cluster: Cluster, pieces: Iterable[Piece]) -> None:
 def keep_promised(cycle: Cycle, cluster: Cluster) -> None:
     """Ports and slices that are promised stay taken, also where a victim still has them."""
     for role, seat in cycle.departures.insistent():
-        insist(cluster, role, seat)
-
-
-def insist(cluster: Cluster, role: Role, seat: Seat) -> None:
-    node = cluster.index.get(seat.node)
-    if node is None:
-        return
-    for port in role.ports:
-        cluster.ports.setdefault(port, set()).add(node)
-    for device, _, _, slices, mode in cluster.bank.footprint(node, seat.grants):
-        if mode == PARTITIONED:
-            cluster.bank.used.reshape(-1)[device] |= slices
-    cluster.touch(np.array([node]))
+        releases.insist(cluster, role, seat)
 
 
 def domains_of(cluster: Cluster, unit: Unit) -> Ints:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from windlass.core.choosing import PARTITIONED
 from windlass.core.cluster import Cluster
-from windlass.core.facts import Running, Seat, Unit
+from windlass.core.facts import Role, Running, Seat, Unit
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Cycle
@@ -74,6 +75,20 @@ def move(cluster: Cluster, rows: Rows, sign: int) -> None:
     cluster.shift(rows.members, rows.devices, sign)
     for port, node in rows.ports:
         cluster.shift_port(port, node, sign)
+
+
+def insist(cluster: Cluster, role: Role, seat: Seat) -> None:
+    """Ports and slices of a seat are taken, whoever else has them: two may not share them, so that
+    they are counted once and gone with the first who leaves."""
+    node = cluster.index.get(seat.node)
+    if node is None:
+        return
+    for port in role.ports:
+        cluster.ports.setdefault(port, set()).add(node)
+    for device, _, _, slices, mode in cluster.bank.footprint(node, seat.grants):
+        if mode == PARTITIONED:
+            cluster.bank.used.reshape(-1)[device] |= slices
+    cluster.touch(np.array([node]))
 
 
 class Table:
@@ -193,6 +208,9 @@ class Ledger:
         self._lasting: tuple[int, tuple[_Lane, _Lane], Times] | None = None
         """Of the snapshot's own, after so many were stopped, and when they give back."""
         self._ports: list[tuple[float, int, int]] = []
+        self._insistent: list[tuple[Role, Seat]] = []
+        """Ports and slices that are held for somebody on top of who leaves them."""
+        self._now = 0.0
         self.times: Times = np.zeros(0)
         """When room comes back, ascending."""
 
@@ -209,10 +227,19 @@ class Ledger:
         ):
             return
         self._take_in(cycle, self._own)
+        self._insistent, self._now = cycle.departures.insistent(), cycle.now
         self._sort(cycle.now)
 
     def move(self, cluster: Cluster, since: float, until: float) -> None:
         """Brings a cluster from how it will be at one time to how it will be at another."""
+        if since == AT_ONCE and self._insistent:
+            self._move(cluster, since, self._now)
+            for role, seat in self._insistent:
+                insist(cluster, role, seat)
+            since = self._now
+        self._move(cluster, since, until)
+
+    def _move(self, cluster: Cluster, since: float, until: float) -> None:
         sign = 1 if until > since else -1
         after, upto = min(since, until), max(since, until)
         for members, devices in self._lanes:

@@ -23,6 +23,7 @@ from windlass.core.facts import (
     Affinity,
     Device,
     DeviceRequest,
+    Grant,
     Node,
     Queue,
     Requirement,
@@ -222,3 +223,65 @@ def test_who_takes_its_room_back_at_the_second_look_is_neither_kept_off_it_nor_p
     decision = decide(snapshot([with_models("old", "old")], running, waiting, queues, kept), NOW)
     assert started(decision) == {"right"}
     assert "right" not in promises(decision)
+
+
+def test_nobody_passes_a_promise_inside_a_guarantee_by_being_inside_its_own():
+    """`early` could not stop the head if it ran: both are inside what is guaranteed to them."""
+    nodes = [node("a"), node("b"), node("c")]
+    firm = {"queue": "third", "preemptible": False}
+    running = [runs("r", "a", end=NOW + 50, **firm), runs("s", "c", **firm)]
+    head = unit("head", role(2, 8), expected=100.0)
+    early = unit("early", role(1, 8), queue="other", submitted=2.0)
+    queues = [
+        Queue("q", guarantee={"cpu": 16000}),
+        Queue("other", guarantee={"cpu": 8000}),
+        Queue("third"),
+    ]
+    first = decide(snapshot(nodes, running, [head], queues), NOW)
+    assert promises(first) == {"head": NOW + 50}
+    again = decide(snapshot(nodes, running, [head, early], queues, first.reservations), NOW + 1)
+    assert not started(again)
+    assert promises(again)["head"] == NOW + 50
+    borrowed = [dataclasses.replace(queues[0], guarantee={"cpu": 8000}), *queues[1:]]
+    passed = decide(snapshot(nodes, running, [head, early], borrowed, first.reservations), NOW + 1)
+    assert started(passed) == {"early"}, "the head would borrow"
+
+
+def test_a_promise_lasts_while_its_queue_has_reached_a_limit_and_others_keep_off_it():
+    """Quota comes back with the room that it waits for."""
+    nodes = [node("a"), node("b")]
+    queues = [Queue("q", limit={"cpu": 16000}), Queue("other")]
+    head = unit("head", role(2, 8), expected=100.0)
+    passer = unit("passer", role(1, 8), queue="other", submitted=1.0)
+    kept = [Reservation("head", NOW + 50, (Seat("w", 0, "a"), Seat("w", 1, "b")))]
+    running = [runs("r", "a", end=NOW + 50)]
+    decision = decide(snapshot(nodes, running, [head, passer], queues, kept), NOW)
+    assert promises(decision)["head"] == NOW + 50
+    assert not started(decision)
+
+
+def test_slices_and_ports_that_are_being_freed_for_one_are_not_promised_to_another():
+    """The victim still has them, and so has who will come: they are gone once, not twice."""
+    sliced = [node("a", gpus=1)]
+    part = Grant("g0", "partition", 428, 500, profile="3g", start=0)
+    for want, seats in (
+        (role(1, 0, DeviceRequest("gpu", profile="3g")), (Seat("w", 0, "a", (part,)),)),
+        (role(1, 0, ports=(80,)), (Seat("w", 0, "a"),)),
+    ):
+        both = 2 if want.devices else 1
+        lower = [
+            Running(unit(f"low{i}", want, priority=10), _moved(seats, 4 * i), 0.0)
+            for i in range(both)
+        ]
+        urgent = [unit(f"u{i}", want, priority=90, expected=50.0) for i in range(both)]
+        head = unit("head", want, expected=10.0, submitted=1.0)
+        decision = decide(snapshot(sliced, lower, [*urgent, head]), NOW)
+        assert {each.gainer for each in decision.evictions} == {each.key for each in urgent}
+        assert promises(decision) == {"head": NOW + 50}
+
+
+def _moved(seats, start):
+    return tuple(
+        dataclasses.replace(s, grants=tuple(dataclasses.replace(g, start=start) for g in s.grants))
+        for s in seats
+    )
