@@ -6,14 +6,29 @@ import dataclasses
 import heapq
 import random
 from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
 
 from hypothesis import given, note
 from hypothesis import strategies as st
 
 from tests.properties import carry, generators, invariants
 from tests.properties.settings import CAMPAIGN, cases
-from windlass.core import cycle, models, state
-from windlass.core.facts import Decision, Facts, Node, Policy, Queue, Role, Unit
+from windlass.core import cycle, models, preempt, roster, state
+from windlass.core.facts import (
+    Decision,
+    DeviceRequest,
+    Eviction,
+    Facts,
+    Node,
+    Policy,
+    Queue,
+    Role,
+    Running,
+    Seat,
+    Unit,
+)
 
 pytestmark = CAMPAIGN
 NOW = 1000.0
@@ -48,6 +63,34 @@ def _crowd(seed: int, taste: generators.Taste) -> Facts:
         for i in range(8, 8 + throw.randint(1, 4))
     )
     return dataclasses.replace(after, waiting=late, reservations=())
+
+
+def rushed() -> st.SearchStrategy[Facts]:
+    """Queue b starts more in the very decision in which queue a has a right to room."""
+    return st.builds(_rush, st.integers(0, 1 << 32))
+
+
+def _rush(seed: int) -> Facts:
+    """The first of queue a is too large for its guarantee, so b has a turn before the others of a,
+    who are inside; half of what b starts cannot be stopped once it runs."""
+    crowd, throw = _crowd(seed, CROWDED), generators.dice(seed, "rush")
+
+    def plain(key: str, queue: str, most: int, **more: Any) -> Unit:
+        members, devices = throw.randint(1, most), DeviceRequest("gpu", throw.choice((1, 1, 2)))
+        role = Role("worker", members, members, {"cpu": 500}, (devices,))
+        return Unit(key, queue, (role,), **more)
+
+    wide = Role("worker", 9, 9, {"cpu": 500}, (DeviceRequest("gpu"),))
+    late = [plain(f"mine{i}", "a", 2) for i in range(throw.randint(1, 3))]
+    late += [
+        plain(f"more{i}", "b", 4, priority=10, preemptible=throw.one_in(2))
+        for i in range(throw.randint(1, 3))
+    ]
+    return dataclasses.replace(
+        crowd,
+        running=tuple(each for each in crowd.running if throw.one_in(2)),
+        waiting=(Unit("wide", "a", (wide,), priority=90), *late),
+    )
 
 
 def _unit(seed: int, number: int, taste: generators.Taste) -> Unit:
@@ -122,23 +165,111 @@ def _starts(facts: Facts, unit: Unit) -> bool:
 
 
 @cases(120, 3000)
-@given(crowded())
+@given(st.one_of(crowded(), rushed()))
 def test_other_queues_take_back_only_what_was_borrowed(facts: Facts) -> None:
-    """A gang goes whole, so the last to go may have been partly inside its queue's guarantee; with
-    it back the queue is above (I8)."""
+    """Who goes for another queue reaches, with all who stand before it in its own, beyond the
+    guarantee of that (I8): those that cannot be stopped, the least of others by priority and age,
+    then surplus. A gang goes whole, so it may have been partly inside.
+
+    Who starts in the same decision or is promised room counts, for it may stand before one who
+    runs: its queue then has what it is guaranteed in other units. So does a start that is withheld
+    at last: the decision is the one that the next would have made with it running."""
     decision = cycle.decide(state.build(facts), NOW)
+    note(f"{decision}")
     invariants.check(facts, decision, carry.carry_out(facts, decision, NOW))
+    for eviction in _taken_back(facts, decision):
+        victim = next(each for each in facts.running if each.unit.key == eviction.unit)
+        surplus = roster.surplus(victim)
+        least = tuple(seat for seat in victim.seats if seat not in surplus)
+        whole = any((seat.role, seat.index) in eviction.seats for seat in least)
+        own = _amounts(facts, victim.unit, least if whole else victim.seats)
+        before = _stands_before(facts, decision, victim, whole=whole)
+        guarantee = _guarantee(facts, victim.unit.queue)
+        assert any(own[r] and before[r] + own[r] > guarantee[r] for r in guarantee), (
+            f"{eviction} holds {own}; with {before} before it that is inside {guarantee}"
+        )
+
+
+def _taken_back(facts: Facts, decision: Decision) -> Iterator[Eviction]:
+    """Evictions for units of other queues."""
     queue_of = {u.key: u.queue for u in (*facts.waiting, *(r.unit for r in facts.running))}
-    for name in ("a", "b"):
-        taken = [e for e in decision.evictions if queue_of[e.unit] == name != queue_of[e.gainer]]
-        guarantee = _guarantee(facts, name)
-        but_one = [
-            invariants.held_by(_left(facts, [e for e in taken if e is not last]), name)
-            for last in taken
-        ]
-        assert not taken or any(
-            held[resource] > guarantee[resource] for held in but_one for resource in guarantee
-        ), f"{taken} leave {name} with less than {guarantee}"
+    for each in decision.evictions:
+        if queue_of[each.unit] != queue_of[each.gainer]:
+            yield each
+
+
+def _stands_before(
+    facts: Facts, decision: Decision, victim: Running, *, whole: bool
+) -> Counter[str]:
+    """What units of its queue hold that come before its least; before its surplus come all. What a
+    unit takes from another of the queue counts once."""
+    queue, rank = victim.unit.queue, (-victim.unit.priority, victim.started)
+
+    def comes_before(other: Running) -> bool:
+        firm = not other.unit.preemptible
+        return not whole or firm or (-other.unit.priority, other.started) <= rank
+
+    total, counted = Counter[str](), dict[str, Running]()
+    for each in facts.running:
+        if each.unit.queue == queue and each is not victim and comes_before(each):
+            counted[each.unit.key] = each
+            over = roster.surplus(each) if whole else ()
+            seats = tuple(seat for seat in each.seats if seat not in over)
+            total.update(_amounts(facts, each.unit, seats))
+    for each in filter(comes_before, _coming(facts, decision, queue)):
+        more = _amounts(facts, each.unit, each.seats)
+        for own in decision.evictions:
+            if own.gainer == each.unit.key and own.unit in counted:
+                gone = counted[own.unit]
+                seats = tuple(s for s in gone.seats if (s.role, s.index) in own.seats)
+                more.subtract(_amounts(facts, gone.unit, seats))
+        total.update(+more)
+    return total
+
+
+def _coming(facts: Facts, decision: Decision, queue: str) -> list[Running]:
+    """The least of those who start, are promised room, or were about to start."""
+    with mock.patch.object(preempt, "second_look"):
+        first = cycle.decide(state.build(facts), NOW)
+    given = (*first.placements, *decision.placements, *decision.nominations)
+    seats = {each.unit: each.seats for each in given}
+    found = []
+    for unit in facts.waiting:
+        if unit.key in seats and unit.queue == queue:
+            least = {role.name: role.least for role in unit.roles}
+            kept = tuple(seat for seat in seats[unit.key] if seat.index < least[seat.role])
+            found.append(Running(unit, kept, NOW))
+    return found
+
+
+def _amounts(facts: Facts, unit: Unit, seats: tuple[Seat, ...]) -> Counter[str]:
+    alone = dataclasses.replace(facts, running=(Running(unit, seats, NOW),))
+    return Counter(invariants.held_by(alone, unit.queue))
+
+
+@cases(180, 3000)
+@given(rushed())
+def test_nobody_inside_goes_where_withholding_a_start_would_do(facts: Facts) -> None:
+    """Of a queue that held no more than its guarantee, the least of a unit goes only because of one
+    that starts in the same decision. If without that start, and with all others, the gainer fits,
+    the start is what should not be. Surplus is on call, also for starts of its own queue."""
+    decision = cycle.decide(state.build(facts), NOW)
+    note(f"{decision}")
+    after = carry.carry_out(facts, decision, NOW)
+    stays = [dataclasses.replace(each, leaving=()) for each in after.running]
+    units = {unit.key: unit for unit in facts.waiting}
+    for eviction in _taken_back(facts, decision):
+        victim = next(each for each in facts.running if each.unit.key == eviction.unit)
+        held, guarantee = (f(facts, victim.unit.queue) for f in (invariants.held_by, _guarantee))
+        above = any(held[r] > guarantee[r] for r in guarantee)
+        if above or len(eviction.seats) < len(victim.seats):
+            continue
+        for started in {each.unit for each in decision.placements} & units.keys():
+            start, gainer = units[started], units[eviction.gainer]
+            if start.queue == victim.unit.queue and start.priority <= victim.unit.priority:
+                running = tuple(each for each in stays if each.unit.key != started)
+                alone = dataclasses.replace(facts, running=running, waiting=(gainer,))
+                assert not _starts(alone, gainer), f"{eviction}: {started} need not start"
 
 
 @cases(100, 2500)

@@ -36,7 +36,7 @@ from windlass.core.place import Failure, sit_down
 from windlass.core.queues import Shortage, Sums, Tree
 from windlass.core.roster import Columns, Piece
 from windlass.core.shadows import Held
-from windlass.core.victims import Claim, Hope, Pool, Standing
+from windlass.core.victims import Claim, Hope, Mask, Pool, Standing
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Ask, Cycle
@@ -68,11 +68,15 @@ class Desk:
     standings: dict[tuple[str, order.Key], Standing] = dataclasses.field(default_factory=dict)
     columns: dict[str, Columns] = dataclasses.field(default_factory=dict)
     """Queue -> who runs in it; later on with those who start."""
+    starts: dict[str, Mask] = dataclasses.field(default_factory=dict)
+    """Queue -> which of its columns are those who start."""
     entitled: dict[str, frozenset[str]] = dataclasses.field(default_factory=dict)
     """Units that were refused although they may take back what others borrow, and the resources
     whose quota was in the way."""
     late: bool = False
     """Everybody had a turn: units that start in this decision are as good as running."""
+    withholding: bool = False
+    """And only they may make room, also who could not be stopped once it runs."""
     repaired: list[str] | None = None
     starting: dict[str, list[tuple[Unit, Sums]]] = dataclasses.field(default_factory=dict)
     seen: int = 0
@@ -93,7 +97,7 @@ class Desk:
         """Room came back: what did not fit may fit now."""
         self.refused, self.standings, self.hopes = {}, {}, {}
         self.columns, self.members, self.starting, self.seen = {}, {}, {}, 0
-        self.borrowed = {}
+        self.borrowed, self.starts = {}, {}
 
 
 def within_queue(cycle: Cycle, ask: Ask, shortage: Shortage) -> bool:
@@ -114,12 +118,19 @@ def make_room(cycle: Cycle, ask: Ask, failure: Failure) -> bool:
 
 def second_look(cycle: Cycle) -> None:
     """Units that have the right to room on which others start in this very decision take it back
-    before those start: else the next decision would have to stop them. Only where few start and
-    few have a right: the work grows with both."""
+    before those start: else the next decision would have to stop them, or others of their queue in
+    their stead. Only where few start and few have a right: the work grows with both."""
     desk = cycle.desk
     if len(desk.entitled) > MOST_ENTITLED or len(cycle.placements) > MOST_STARTS:
         return
-    desk.late, again = True, bool(desk.entitled)
+    desk.late = True
+    for desk.withholding in (True, False):  # who runs goes only where withholding does not help
+        _look_again(cycle)
+
+
+def _look_again(cycle: Cycle) -> None:
+    desk = cycle.desk
+    again = bool(desk.entitled)
     while again and any(victims.withdrawable(cycle)):
         again = False
         desk.forget()
@@ -131,10 +142,20 @@ def second_look(cycle: Cycle) -> None:
             before = dict.fromkeys(cycle.placements)
             if _attempt(cycle, cycle.ask(unit), over, None):
                 again = True
-                desk.forget()
-                cycle.departures.forget()
-                for withdrawn in before.keys() - cycle.placements.keys():
-                    cycle.consider(cycle.snapshot.waiting[withdrawn])
+                _consider_again(cycle, [key for key in before if key not in cycle.placements])
+
+
+def _consider_again(cycle: Cycle, withheld: Sequence[str]) -> None:
+    """Those whose start was withheld: they may fit elsewhere, or have a right of their own."""
+    desk = cycle.desk
+    withholding, desk.withholding = desk.withholding, False
+    desk.forget()
+    cycle.departures.forget()
+    for key in withheld:
+        cycle.consider(cycle.snapshot.waiting[key])
+    if withholding:
+        desk.withholding = True
+        desk.forget()
 
 
 def treat_alike(cycle: Cycle, known: str, unit: Unit) -> None:
@@ -384,12 +405,12 @@ def _repaired(cycle: Cycle) -> dict[str, list[str]]:
 
 
 def _starting(cycle: Cycle) -> dict[str, list[tuple[Unit, Sums]]]:
-    """By queue: units that got room in this decision, or are promised some, and how much. Later
-    on those who got room are as good as running."""
+    """By queue: units that surely start, since others were stopped for them or are told to go, and
+    how much they hold. Who else starts may be withheld yet: nobody goes because of it, until later
+    on it is as good as running."""
     desk, snapshot = cycle.desk, cycle.snapshot
     for key in itertools.islice(cycle.placements, desk.seen, None):
-        as_running = desk.late and key not in snapshot.nominations
-        if key in cycle.held and key in snapshot.waiting and not as_running:
+        if key in cycle.held and key in snapshot.waiting and key in snapshot.nominations:
             unit = snapshot.waiting[key]
             desk.starting.setdefault(unit.queue, []).append((unit, cycle.held[key]))
     desk.seen = len(cycle.placements)

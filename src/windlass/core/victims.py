@@ -55,7 +55,7 @@ class Claim:
     repaired: Mapping[str, Sequence[str]]
     """Queue -> units of it that are being repaired: never victims."""
     starting: Mapping[str, Sequence[tuple[Unit, Sums]]]
-    """Queue -> units that got room in this decision, or are promised some, and how much."""
+    """Queue -> units that surely start, or are promised room, and how much."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -208,6 +208,11 @@ def columns_of(cycle: Cycle, queue: str) -> Columns:
                 if cycle.running[key].unit.queue == queue
             }
             found = roster.with_more(found, started, len(cluster.resources))
+            starts = cycle.desk.starts[queue] = np.zeros(len(found.pieces), np.bool_)
+            for key in started:
+                starts[found.rows(key)] = True
+            if cycle.desk.withholding:
+                found = dataclasses.replace(found, firm=found.firm & ~starts)
         cycle.desk.columns[queue] = found
     return found
 
@@ -227,8 +232,9 @@ def has_outranked(cycle: Cycle, claim: Claim) -> bool:
 
 def _own_victims(cycle: Cycle, claim: Claim) -> tuple[Columns, Mask]:
     """Those of its own queue, and which of them it may have stopped."""
-    own = columns_of(cycle, claim.unit.queue)
-    return own, _outranked(cycle, claim.unit, own) & _evictable(claim, claim.unit.queue, own)
+    name, own = claim.unit.queue, columns_of(cycle, claim.unit.queue)
+    mask = _outranked(cycle, claim.unit, own) & _evictable(claim, name, own)
+    return own, _to_withhold(cycle, name, own, mask)
 
 
 def pool(cycle: Cycle, claim: Claim) -> Pool:
@@ -255,6 +261,16 @@ def _evictable(claim: Claim, queue: str, columns: Columns) -> Mask:
     for key in claim.repaired.get(queue, ()):
         mask[columns.rows(key)] = False
     return np.asarray(mask)
+
+
+def _to_withhold(cycle: Cycle, queue: str, columns: Columns, mask: Mask) -> Mask:
+    """Of those who may go all; while starts are withheld only these, but for who outranks others
+    of its queue that may go: it would stop them itself."""
+    if not cycle.desk.withholding:
+        return mask
+    starts = cycle.desk.starts[queue]
+    lowest = columns.priority[mask & ~starts].min(initial=np.iinfo(np.int64).max)
+    return np.asarray(mask & starts & (columns.priority <= lowest))
 
 
 def _without(claim: Claim, own: Columns, gone: Mask) -> Tree:
@@ -396,6 +412,7 @@ class _Borrowers:
             return None
         (mask, partly), columns = self._known[top][name], columns_of(self._cycle, name)
         mask = mask & _evictable(self._claim, name, columns)
+        mask = _to_withhold(self._cycle, name, columns, mask)
         if not mask.any():
             return None
         kinds = np.where(partly, STRADDLING, BORROWED)
@@ -454,7 +471,7 @@ class _Borrowers:
     def _with_starting(
         self, names: Sequence[str], held: Ints, priority: Ints
     ) -> tuple[Ints, Ints, int]:
-        """Units that start in this very decision count too; they are nobody's victims yet."""
+        """Units that surely start, or will, count too; they are nobody's victims."""
         rows = [each for name in names for each in self._claim.starting.get(name, ())]
         if not rows:
             return held, priority, 0

@@ -3,6 +3,7 @@
 import dataclasses
 from unittest import mock
 
+import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from tests.properties.settings import CAMPAIGN, cases
 from tests.unit.core.preempting import NOW, World, node, settles, two_queues, unit
 from windlass.core import alike, cycle, facts, state
 from windlass.core.facts import (
+    Constraint,
     Policy,
     Queue,
     Running,
@@ -133,6 +135,81 @@ def test_a_borrower_does_not_start_where_somebody_behind_a_hopeless_head_has_a_r
     assert {each.unit for each in world.decision.verdicts} == {"borrower", "head"}
     world.happen()
     assert world.rounds(5) == []
+
+
+def behind_a_wide_head(nodes, *, guarantees=(1, 2), running, waiting):
+    """Queue a: its first is too large for the guarantee, so queue b has a turn before the others
+    of a, who are inside."""
+    world = World(nodes, two_queues(*guarantees))
+    for each, where in running:
+        world.run(each, *where)
+    return world.wait(unit("head", "a", gpus=9, priority=90), *waiting)
+
+
+@pytest.mark.parametrize("preemptible", [True, False])
+def test_a_start_is_withheld_before_anybody_who_runs_goes_for_it(preemptible):
+    """With `late`, queue b holds more than its guarantee. If `late` cannot be stopped once it runs
+    it stands before `runs`: that would have to go, though withholding is enough and still can be
+    done."""
+    world = behind_a_wide_head(
+        [node("n0", 1), node("n1", 2)],
+        running=[(unit("runs", "b"), ["n0"])],
+        waiting=[unit("late", "b", gpus=2, preemptible=preemptible), unit("mine", "a")],
+    )
+    assert [each.unit for each in world.decide().placements] == ["mine"]
+    assert world.evicted == {}
+    world.happen()
+    assert world.rounds(5) == []
+
+
+def test_where_withholding_does_not_help_who_cannot_be_stopped_stands_before_who_runs():
+    """`mine` can be nowhere but on n0, `firm` starts on n1. Queue b has all of its guarantee in
+    `firm`, so `runs` holds what is borrowed: now as in the next decision."""
+    here = Constraint(names=frozenset(("n0",)))
+    world = behind_a_wide_head(
+        [node("n0", 1), node("n1", 2)],
+        running=[(unit("runs", "b"), ["n0"])],
+        waiting=[unit("firm", "b", gpus=2, preemptible=False), unit("mine", "a", constraint=here)],
+    )
+    assert [each.unit for each in world.decide().placements] == ["firm"]
+    assert world.evicted == {"runs": 1}
+    settles(world, "mine")
+
+
+@pytest.mark.parametrize("preemptible", [True, False])
+def test_nobody_goes_because_of_a_start_that_is_then_withheld(preemptible):
+    """With `late`, the surplus of `grown` is borrowed. Two of queue a have a right to room: that of
+    `late` is enough for both, so nothing of `grown` goes for the first of them."""
+    world = behind_a_wide_head(
+        [node("n0", 1), node("n1", 1), node("n2", 2)],
+        guarantees=(2, 2),
+        running=[(unit("grown", "b", most=2), ["n0", "n1"])],
+        waiting=[
+            unit("late", "b", gpus=2, preemptible=preemptible),
+            unit("mine1", "a"),
+            unit("mine2", "a"),
+        ],
+    )
+    assert [each.unit for each in world.decide().placements] == ["mine1"]
+    assert world.evicted == {}
+    world.happen()
+    assert world.rounds(5) == []
+    assert world.runs("mine2")
+
+
+def test_where_only_both_help_a_start_is_withheld_and_what_it_made_borrowed_goes():
+    """`mine` needs a port on two nodes: n1, where `late` is about to start, and n0, where `grown`
+    has surplus that is borrowed with `late`. If `late` started, the next decision would stop it and
+    take that surplus as well; if it were withheld alone, n1 would lie idle for nobody."""
+    world = behind_a_wide_head(
+        [node("n0", 2), node("n1", 2)],
+        guarantees=(2, 2),
+        running=[(unit("grown", "b", most=2), ["n0", "n0"])],
+        waiting=[unit("late", "b", gpus=2), unit("mine", "a", 2, ports=(8080,))],
+    )
+    assert world.decide().placements == ()
+    assert world.evicted == {"grown": 1}
+    settles(world, "mine")
 
 
 # --- laws
