@@ -124,38 +124,37 @@ def second_look(cycle: Cycle) -> None:
     if len(desk.entitled) > MOST_ENTITLED or len(cycle.placements) > MOST_STARTS:
         return
     desk.late = True
-    for desk.withholding in (True, False):  # who runs goes only where withholding does not help
-        _look_again(cycle)
+    for withholding in (True, False):  # who runs goes only where withholding does not help
+        while desk.entitled and any(victims.withdrawable(cycle)):
+            if not _look_again(cycle, withholding=withholding):
+                break
 
 
-def _look_again(cycle: Cycle) -> None:
-    desk = cycle.desk
-    again = bool(desk.entitled)
-    while again and any(victims.withdrawable(cycle)):
-        again = False
-        desk.forget()
-        cycle.departures.forget()
-        for key, over in list(desk.entitled.items()):
-            unit = models.permitted(cycle.scene.cluster, cycle.tree, cycle.snapshot.waiting[key])
-            if key in cycle.placements or key in cycle.nominations or not isinstance(unit, Unit):
-                continue
-            before = dict.fromkeys(cycle.placements)
-            if _attempt(cycle, cycle.ask(unit), over, None):
-                again = True
-                _consider_again(cycle, [key for key in before if key not in cycle.placements])
-
-
-def _consider_again(cycle: Cycle, withheld: Sequence[str]) -> None:
-    """Those whose start was withheld: they may fit elsewhere, or have a right of their own."""
-    desk = cycle.desk
-    withholding, desk.withholding = desk.withholding, False
-    desk.forget()
-    cycle.departures.forget()
+def _look_again(cycle: Cycle, *, withholding: bool) -> bool:
+    """Whether anybody found room. Those whose start was withheld for it then have another turn:
+    they may fit elsewhere."""
+    desk, found, before = cycle.desk, False, list(cycle.placements)
+    desk.withholding = withholding
+    _forget(cycle)
+    for key, over in list(desk.entitled.items()):
+        unit = models.permitted(cycle.scene.cluster, cycle.tree, cycle.snapshot.waiting[key])
+        if key in cycle.placements or key in cycle.nominations or not isinstance(unit, Unit):
+            continue
+        if _attempt(cycle, cycle.ask(unit), over, None):
+            found = True
+            _forget(cycle)
+    desk.withholding = False
+    withheld = [key for key in before if key not in cycle.placements]
+    if withheld:
+        _forget(cycle)
     for key in withheld:
         cycle.consider(cycle.snapshot.waiting[key])
-    if withholding:
-        desk.withholding = True
-        desk.forget()
+    return found
+
+
+def _forget(cycle: Cycle) -> None:
+    cycle.desk.forget()
+    cycle.departures.forget()
 
 
 def treat_alike(cycle: Cycle, known: str, unit: Unit) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.properties.generators import dice
 from tests.properties.settings import CAMPAIGN, cases
 from tests.unit.core.preempting import NOW, World, node, settles, two_queues, unit
-from windlass.core import alike, cycle, facts, state
+from windlass.core import alike, cycle, facts, preempt, state
 from windlass.core.facts import (
     Constraint,
     Policy,
@@ -340,7 +340,7 @@ def test_nobody_is_stopped_without_a_gainer_who_then_starts(crowd):
 @given(crowds)
 def test_no_victim_could_be_spared(crowd):
     """I6: with any one victim back, the first gainer does not fit, or has no right to what is taken
-    from other queues for it."""
+    from other queues for it: units that run, and starts that are withheld."""
     world = crowd.world
     found = world.decide()
     gainers = [each.gainer for each in found.evictions]
@@ -348,6 +348,9 @@ def test_no_victim_could_be_spared(crowd):
         return  # several changes at once: none can be judged alone
     waiting = world.snapshot.waiting[gainers[0]]
     base = world.snapshot.facts()
+    with mock.patch.object(preempt, "second_look"):
+        first = cycle.decide(world.snapshot, world.now, world.policy)
+    withheld = [each.unit for each in first.placements if each.unit in world.snapshot.waiting]
     for spared in found.evictions:
         gone = {e.unit: e.seats for e in found.evictions if e is not spared}
         running = [
@@ -359,7 +362,9 @@ def test_no_victim_could_be_spared(crowd):
         )
         calm = Policy(preempt=False, reclaim=False, grow=False)
         left = state.build(facts)
-        others = [k for k in gone if world.snapshot.running[k].unit.queue != waiting.queue]
+        makes_room = [world.snapshot.running[key].unit for key in gone]
+        makes_room += [world.snapshot.waiting[key] for key in withheld]
+        others = [each for each in makes_room if each.queue != waiting.queue]
         need = cycle.Cycle(left, world.now, calm).need(waiting)
         if others and not left.tree.inside(waiting.queue, need):
             continue
@@ -443,19 +448,27 @@ def test_what_is_freed_is_held_for_the_gainer_however_slowly_victims_go(crowd):
 def test_no_other_queue_takes_what_is_inside_a_guarantee(crowd):
     """I8: what other queues leave of a victim's queue plus any one of the victims is more than its
     guarantee. What a unit of its own queue takes, that queue keeps; who starts in the same decision
-    counts, for it may stand before a gang that is then beyond the guarantee."""
+    or is promised more than it takes there counts, for it may stand before a gang that is then
+    beyond the guarantee."""
     world = crowd.world
     found = world.decide()
     tree, snapshot = world.snapshot.tree, world.snapshot
     gone: dict[str, int] = {}
     taken: dict[str, int] = {}
     """By other queues."""
+    promised = {
+        each.unit: _gpus(snapshot.waiting[each.unit]) * len(each.seats)
+        for each in found.nominations
+    }
+    """Beyond what is taken in its own queue for it."""
     for eviction in found.evictions:
         victim = snapshot.running[eviction.unit]
         given = _gpus(victim.unit) * len(eviction.seats)
         gone[eviction.unit] = gone.get(eviction.unit, 0) + given
         if snapshot.waiting[eviction.gainer].queue != victim.unit.queue:
             taken[victim.unit.queue] = taken.get(victim.unit.queue, 0) + given
+        else:
+            promised[eviction.gainer] = max(0, promised[eviction.gainer] - given)
     for eviction in found.evictions:
         victim, gainer = snapshot.running[eviction.unit].unit, snapshot.waiting[eviction.gainer]
         if victim.queue == gainer.queue:
@@ -464,6 +477,7 @@ def test_no_other_queue_takes_what_is_inside_a_guarantee(crowd):
         guaranteed = tree.guarantee[victim.queue].get("gpu", 0)
         assert _would_be_inside(world, found, gainer), "it would borrow itself"
         left = tree.used[victim.queue].get("gpu", 0) - taken[victim.queue]
+        left += sum(n for k, n in promised.items() if snapshot.waiting[k].queue == victim.queue)
         left += sum(
             1000 * len(seat.grants)
             for placement in found.placements
