@@ -197,6 +197,21 @@ def test_nobody_goes_because_of_a_start_that_is_then_withheld(preemptible):
     assert world.runs("mine2")
 
 
+@pytest.mark.parametrize("preemptible", [True, False])
+def test_whoever_takes_a_start_s_room_is_not_kept_from_it_by_its_own_promise(preemptible):
+    """`mine` was promised a start for when `runs` ends, then `late` starts on what it needs now."""
+    world = behind_a_wide_head(
+        [node("n0", 1), node("n1", 1), node("n2", 1)],
+        guarantees=(2, 1),
+        running=[],
+        waiting=[unit("late", "b", preemptible=preemptible), unit("mine", "a", 2)],
+    )
+    world.run(unit("runs", "b"), "n0", expected_end=NOW + 100)
+    assert [each.unit for each in world.decide().placements] == ["mine"]
+    assert world.evicted == {}
+    assert "mine" not in {each.unit for each in world.decision.reservations}
+
+
 def test_where_only_both_help_a_start_is_withheld_and_what_it_made_borrowed_goes():
     """`mine` needs a port on two nodes: n1, where `late` is about to start, and n0, where `grown`
     has surplus that is borrowed with `late`. If `late` started, the next decision would stop it and
@@ -446,10 +461,10 @@ def test_what_is_freed_is_held_for_the_gainer_however_slowly_victims_go(crowd):
 @cases(100, 2500)
 @given(crowds)
 def test_no_other_queue_takes_what_is_inside_a_guarantee(crowd):
-    """I8: what other queues leave of a victim's queue plus any one of the victims is more than its
-    guarantee. What a unit of its own queue takes, that queue keeps; who starts in the same decision
-    or is promised more than it takes there counts, for it may stand before a gang that is then
-    beyond the guarantee."""
+    """I8: what other queues leave of a victim's queue plus the largest of the victims is more than
+    its guarantee. What a unit of its own queue takes, that queue keeps; who starts in the same
+    decision or is promised more than it takes there counts, for it may stand before a gang that is
+    then beyond the guarantee."""
     world = crowd.world
     found = world.decide()
     tree, snapshot = world.snapshot.tree, world.snapshot
@@ -461,6 +476,8 @@ def test_no_other_queue_takes_what_is_inside_a_guarantee(crowd):
         for each in found.nominations
     }
     """Beyond what is taken in its own queue for it."""
+    kept, largest = dict[str, int](), dict[str, int]()
+    """Queue -> what it keeps beyond its guarantee, and its largest victim."""
     for eviction in found.evictions:
         victim = snapshot.running[eviction.unit]
         given = _gpus(victim.unit) * len(eviction.seats)
@@ -484,8 +501,11 @@ def test_no_other_queue_takes_what_is_inside_a_guarantee(crowd):
             if getattr(snapshot.waiting.get(placement.unit), "queue", "") == victim.queue
             for seat in placement.seats
         )
-        # Smaller units of its queue may have filled the guarantee before it.
-        assert left + gone[eviction.unit] > guaranteed
+        # A gang across the edge goes whole: with smaller ones that came after it, its queue may
+        # be inside.
+        largest[victim.queue] = max(largest.get(victim.queue, 0), gone[eviction.unit])
+        kept[victim.queue] = left - guaranteed
+    assert all(more + largest[queue] > 0 for queue, more in kept.items())
 
 
 def _would_be_inside(world, found, gainer):
