@@ -24,7 +24,6 @@ from windlass.core import (
     models,
     order,
     queues,
-    reserve,
     roster,
     verdicts,
     victims,
@@ -141,12 +140,9 @@ def _look_again(cycle: Cycle, *, withholding: bool) -> bool:
         unit = models.permitted(cycle.scene.cluster, cycle.tree, cycle.snapshot.waiting[key])
         if key in cycle.placements or key in cycle.nominations or not isinstance(unit, Unit):
             continue
-        promise = reserve.lift(cycle, unit)  # its own is not in its way, and void if it gets room
         if _attempt(cycle, cycle.ask(unit), over, None):
             found = True
             _forget(cycle)
-        else:
-            reserve.keep(cycle, promise)
     desk.withholding = False
     withheld = [key for key in before if key not in cycle.placements]
     if withheld:
