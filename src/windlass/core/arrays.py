@@ -1,5 +1,5 @@
-"""Array operations that the core does thousands of times a decision, where NumPy's own are made for
-larger arrays or have to sort."""
+"""Array operations that the core does thousands of times a decision: where NumPy's own are made for
+larger arrays or have to sort, and rows of what members hold as those of fewer nodes."""
 
 from __future__ import annotations
 
@@ -19,3 +19,21 @@ def distinct(numbers: Ints | list[int], size: int) -> Ints:
 def row_sums(table: npt.NDArray[np.generic]) -> Ints:
     """Over rows of a few columns, which `sum` adds one row at a time."""
     return np.asarray(np.einsum("ij->i", table, dtype=np.int64, casting="unsafe"))
+
+
+def rows_in(where: Ints, width: int, members: Ints, devices: Ints) -> tuple[Ints, Ints]:
+    """Rows of a cluster as rows of its part `where`; `width` is that of its bank."""
+    nodes, owners = members[0], devices[0] // max(width, 1)
+    most = max(nodes.max(initial=-1), owners.max(initial=-1), where.max(initial=-1))
+    number = np.full(most + 1, -1, np.int64)
+    number[where] = np.arange(len(where))
+    inside = devices[0] - owners * width
+    members, devices = members.copy(), devices.copy()
+    members[0], owners = number[nodes], number[owners]
+    devices[0] = owners * width + inside
+    here, there = members[0] >= 0, owners >= 0
+    if not here.all():
+        members = members.compress(here, axis=1)
+    if not there.all():
+        devices = devices.compress(there, axis=1)
+    return members, devices

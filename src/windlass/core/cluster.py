@@ -131,7 +131,7 @@ class Cluster:
 
     def part(self, where: Ints) -> Cluster:
         """Some of the nodes (ascending) as a cluster of their own, host ports free; rows for it
-        come from `rows_in`."""
+        come from `arrays.rows_in`."""
         twin = copy.copy(self)
         for found_when_asked in ("nodes", "index"):
             twin.__dict__.pop(found_when_asked, None)
@@ -338,7 +338,7 @@ class Cluster:
     def part_without(self, where: Ints, members: Ints, devices: Ints) -> Cluster:
         """Some of the nodes (ascending), if rows as `shift` takes them were given back there."""
         part = self.part(where)
-        part.shift(*rows_in(where, self.bank.compute.shape[1], members, devices), +1)
+        part.shift(*arrays.rows_in(where, self.bank.compute.shape[1], members, devices), +1)
         return part
 
     def capacity_of(self, shape: Shape) -> Ints:
@@ -574,24 +574,6 @@ class Cluster:
             starts = np.flatnonzero(np.diff(ids, prepend=-1))
             found = self._starts[level] = (ids[starts], np.append(starts, len(ids)))
         return found
-
-
-def rows_in(where: Ints, width: int, members: Ints, devices: Ints) -> tuple[Ints, Ints]:
-    """Rows of a cluster as rows of its part `where`; `width` is that of its bank."""
-    nodes, owners = members[0], devices[0] // max(width, 1)
-    most = max(nodes.max(initial=-1), owners.max(initial=-1), where.max(initial=-1))
-    number = np.full(most + 1, -1, np.int64)
-    number[where] = np.arange(len(where))
-    inside = devices[0] - owners * width
-    members, devices = members.copy(), devices.copy()
-    members[0], owners = number[nodes], number[owners]
-    devices[0] = owners * width + inside
-    here, there = members[0] >= 0, owners >= 0
-    if not here.all():
-        members = members.compress(here, axis=1)
-    if not there.all():
-        devices = devices.compress(there, axis=1)
-    return members, devices
 
 
 def _domain_ids(nodes: Iterable[Node], depth: int) -> Ints:

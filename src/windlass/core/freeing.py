@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import place, releases, reserve, sparing
-from windlass.core.cluster import Cluster, rows_in
+from windlass.core import arrays, place, releases, reserve, sparing
+from windlass.core.cluster import Cluster
 from windlass.core.facts import Seat, Unit
 from windlass.core.place import Failure, Scene
 from windlass.core.roster import Flat, Piece
@@ -73,7 +73,7 @@ class Trial:
         some = base.caps(self.shape) > 0
         some[flat.members[0]] = True
         self.nodes = np.flatnonzero(some)
-        rows = rows_in(self.nodes, base.bank.compute.shape[1], flat.members, flat.devices)
+        rows = arrays.rows_in(self.nodes, base.bank.compute.shape[1], flat.members, flat.devices)
         self.pool = dataclasses.replace(
             self.pool, flat=dataclasses.replace(flat, members=rows[0], devices=rows[1])
         )

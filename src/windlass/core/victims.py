@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windlass.core import arrays, order, place, predict, roster
-from windlass.core.cluster import Cluster, rows_in
+from windlass.core.cluster import Cluster
 from windlass.core.facts import Queue, Role, Unit
 from windlass.core.gauge import Gauge
 from windlass.core.queues import Sums, Tree
@@ -142,7 +142,7 @@ class Hope:
     def __init__(self, cluster: Cluster, where: Ints, flats: Sequence[Flat] = ()) -> None:
         self._part, width = cluster.part(where), cluster.bank.compute.shape[1]
         for flat in flats:
-            self._part.shift(*rows_in(where, width, flat.members, flat.devices), +1)
+            self._part.shift(*arrays.rows_in(where, width, flat.members, flat.devices), +1)
         self.where = where
         self._caps: tuple[Gauge, Ints] | None = None
         """Of all who wait."""
