@@ -273,6 +273,18 @@ def test_nobody_inside_goes_where_withholding_a_start_would_do(facts: Facts) -> 
 
 
 @cases(100, 2500)
+@given(rushed())
+def test_what_starts_is_not_taken_back_by_the_next_decision(facts: Facts) -> None:
+    """Nothing happened between the two, so no queue has a right that it did not have (I7)."""
+    calm = Policy(grow=False)
+    decision = cycle.decide(state.build(facts), NOW, calm)
+    note(f"{decision}")
+    after = carry.carry_out(facts, decision, NOW)
+    again = cycle.decide(state.build(after), NOW, calm)
+    assert list(_taken_back(after, again)) == []
+
+
+@cases(100, 2500)
 @given(st.integers(0, 1 << 32), st.integers(2, 14), st.sampled_from(("fifo", "lifo", "shortest")))
 def test_a_promised_start_is_kept_when_everybody_ends_on_time(
     seed: int, count: int, order: str
