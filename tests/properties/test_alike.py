@@ -37,6 +37,7 @@ from windlass.core.facts import (
 
 pytestmark = CAMPAIGN
 NOW = 100.0
+ROUNDS = 3
 QUIET = Policy(reclaim=False, preempt=False, grow=False)
 
 
@@ -195,15 +196,19 @@ _CHANGES = (
 @cases(400, 6000)
 @given(worlds(), st.sampled_from((Policy(), QUIET)))
 def test_a_core_that_remembers_nothing_decides_the_same(facts: Facts, policy: Policy) -> None:
-    quick = cycle.decide(state.build(facts), NOW, policy)
-    invariants.check(facts, quick, carry.carry_out(facts, quick, NOW))
-    with (
-        mock.patch.object(cycle.Cycle, "kind", _unlike_all),
-        mock.patch.object(shapes.Shapes, "kind_of", return_value=shapes.OWN),
-    ):
-        slow = cycle.decide(state.build(facts), NOW, policy)
-    note(f"{quick}\n{slow}")
-    assert outcome(quick) == outcome(slow)
+    for number in range(ROUNDS):  # then victims are on their way, and promises are out
+        now = NOW + 10 * number
+        quick = cycle.decide(state.build(facts), now, policy)
+        after = carry.carry_out(facts, quick, now)
+        invariants.check(facts, quick, after)
+        with (
+            mock.patch.object(cycle.Cycle, "kind", _unlike_all),
+            mock.patch.object(shapes.Shapes, "kind_of", return_value=shapes.OWN),
+        ):
+            slow = cycle.decide(state.build(facts), now, policy)
+        note(f"{quick}\n{slow}")
+        assert outcome(quick) == outcome(slow)
+        facts = after
 
 
 def _unlike_all(*_: object) -> object:

@@ -9,6 +9,7 @@ every turn the shadows are counted anew, from who runs, who starts and who is pr
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 from tests.properties import carry, generators
 from tests.properties.settings import CAMPAIGN, cases
-from windlass.core import cycle, place, releases, shadows, state
+from windlass.core import cycle, place, shadows, state
 from windlass.core.cluster import Cluster
 from windlass.core.cycle import Cycle
 from windlass.core.facts import (
@@ -31,6 +32,7 @@ from windlass.core.facts import (
     Policy,
     Queue,
     Role,
+    Seat,
     Topology,
     Unit,
 )
@@ -216,6 +218,15 @@ def _counted_again() -> Iterator[None]:
 def _compare_all(deciding: Cycle) -> None:
     for held in deciding.reservations:
         _compare(deciding, held)
+    everybody, scene = tuple(deciding.reservations), deciding.scene
+    for unit in deciding.snapshot.waiting.values() if everybody else ():
+        for wish in place.least_of(unit):  # what is kept of it is what it is by now
+            shape = scene.shape(wish.role)
+            kept = shadows.ceilings(scene, everybody, (wish,))[shape.id]
+            for held in everybody:
+                fits = held.shadow.caps_at(shape, held.nodes)
+                assert (kept[held.nodes] <= fits).all(), held.reservation
+                assert (held.room_beside(shape, scene.cluster.kept_shapes()) == fits).all()
 
 
 def _compare(deciding: Cycle, held: shadows.Held) -> None:
@@ -242,11 +253,30 @@ def _ports(cluster: Cluster, nodes: np.ndarray) -> set[tuple[int, int]]:
 
 
 def _shadow(deciding: Cycle, held: shadows.Held) -> Cluster:
-    ledger = releases.Ledger(deciding.snapshot.releases)
-    ledger.refresh(deciding)
-    cluster = deciding.scene.cluster.fork(())
-    ledger.move(cluster, releases.AT_ONCE, held.start)
-    for each in deciding.reservations:
-        if each.start <= held.start < each.end:
-            releases.move(cluster, releases.rows_of(cluster, each.unit, each.seats), -1)
+    """One member after another: who is gone by then, then who has come."""
+    cluster, coming = deciding.scene.cluster.fork(()), list[tuple[Unit, tuple[Seat, ...]]]()
+    for key, nomination in deciding.nominations.items():
+        unit = deciding.snapshot.waiting[key]
+        _move(cluster, unit, nomination.seats, +1)
+        if (deciding.expected_end(unit) or math.inf) > held.start:
+            coming.append((unit, nomination.seats))
+    for running in deciding.running.values():
+        told = {*running.leaving}
+        told |= {s for e in deciding.evictions if e.unit == running.unit.key for s in e.seats}
+        over = (running.expected_end or math.inf) <= held.start
+        gone = tuple(s for s in running.seats if over or (s.role, s.index) in told)
+        _move(cluster, running.unit, gone, +1)
+    coming += [
+        (each.unit, tuple(each.seats))
+        for each in deciding.reservations
+        if each.start <= held.start < each.end
+    ]
+    for unit, seats in coming:
+        _move(cluster, unit, seats, -1)
     return cluster
+
+
+def _move(cluster: Cluster, unit: Unit, seats: tuple[Seat, ...], sign: int) -> None:
+    roles = {role.name: role for role in unit.roles}
+    for seat in seats:
+        (cluster.release if sign > 0 else cluster.occupy)(roles[seat.role], seat)

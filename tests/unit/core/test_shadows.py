@@ -285,3 +285,86 @@ def _moved(seats, start):
         dataclasses.replace(s, grants=tuple(dataclasses.replace(g, start=start) for g in s.grants))
         for s in seats
     )
+
+
+def test_a_promise_that_was_kept_at_its_turn_binds_all_who_come_after():
+    """`right` could pass it at a turn before: now the head counts on it."""
+    running = [runs("r", "a", cpu=9, end=NOW + 50, queue="other", preemptible=False)]
+    head = unit("head", role(1, 5, gpus(1)), queue="other", expected=10.0)
+    large = unit("large", role(1, 9, gpus(1)), queue="mine", expected=10.0)
+    right = unit("right", role(1, 1, gpus(1)), queue="mine", expected=60.0, submitted=1.0)
+    kept = [Reservation("head", NOW + 50, (seat("g0"),))]
+    queues = [Queue("mine", guarantee={"gpu": 1000, "cpu": 1000}), Queue("other", weight=100)]
+    waiting = [head, large, right]
+    decision = decide(snapshot([with_models("old")], running, waiting, queues, kept), NOW)
+    assert promises(decision)["head"] == NOW + 50
+    assert not started(decision)
+    before = decide(snapshot([with_models("old")], running, [head, right], queues, kept), NOW)
+    assert started(before) == {"right"}
+
+
+def test_a_promise_to_who_is_passed_is_not_counted_against_who_passes():
+    """A queue that promises one start promises it to its first, whatever it promised before."""
+    nodes = [node("a"), node("b")]
+    low = unit("low", role(2, 8), expected=100.0, priority=10)
+    urgent = unit("urgent", role(2, 8), expected=100.0, priority=90, submitted=1.0)
+    kept = [Reservation("low", NOW + 50, (Seat("w", 0, "a"), Seat("w", 1, "b")))]
+    running = [runs("r", "a", end=NOW + 50, preemptible=False)]
+    decision = decide(snapshot(nodes, running, [low, urgent], reservations=kept), NOW)
+    assert "urgent" in promises(decision)
+
+
+def test_a_promise_that_is_overdue_takes_as_long_as_it_takes_from_now_on():
+    leaving = dataclasses.replace(runs("r", "a"), leaving=(("w", 0),))
+    first = unit("first", role(1, 8), expected=100.0)
+    second = unit("second", role(1, 8), expected=100.0, submitted=1.0)
+    kept = [
+        Reservation("first", NOW - 20, (Seat("w", 0, "a"),)),
+        Reservation("second", NOW + 80, (Seat("w", 0, "a"),)),
+    ]
+    queues = [Queue("q", reserve=2)]
+    decision = decide(snapshot([node("a")], [leaving], [first, second], queues, kept), NOW)
+    assert promises(decision) == {"first": NOW, "second": NOW + 100}
+
+
+def test_a_promise_to_who_keeps_away_from_others_is_not_kept_where_they_are_by_now():
+    apart = Affinity("host", (Requirement("app", "Exists"),), anti=True)
+    nodes = [dataclasses.replace(node(name), labels={"host": name}) for name in ("a", "b")]
+    there = Running(unit("x", role(1, 1, labels=(("app", "x"),))), (Seat("w", 0, "a"),), 0.0)
+    full = runs("r", "b", end=NOW + 50)
+    head = unit("head", role(1, 1, affinities=(apart,)), expected=10.0)
+    kept = [Reservation("head", NOW, (Seat("w", 0, "a"),))]
+    decision = decide(snapshot(nodes, [there, full], [head], reservations=kept), NOW)
+    assert not started(decision)
+    assert promises(decision) == {"head": NOW + 50}
+
+
+def test_a_gap_before_a_promise_is_found_although_room_comes_back_in_it_that_is_of_no_use():
+    """At 20 the second fits and is gone when the head is due; at 60 it would be in its way."""
+    running = [
+        runs("r", "a", end=NOW + 100),
+        runs("s", "b", end=NOW + 20),
+        runs("t", "c", cpu=1, end=NOW + 60),
+    ]
+    nodes = [node("a"), node("b"), node("c", cpu=1)]
+    head = unit("head", role(2, 8), expected=100.0)
+    small = unit("small", role(1, 8), expected=75.0, submitted=1.0)
+    decision = decide(snapshot(nodes, running, [head, small], [Queue("q", reserve=2)]), NOW)
+    assert promises(decision) == {"head": NOW + 100, "small": NOW + 20}
+
+
+def test_room_that_is_being_freed_comes_back_when_who_gets_it_ends():
+    """Also where it is known from an earlier promise when everybody else does."""
+    leaving = dataclasses.replace(runs("old", "a", end=NOW + 10), leaving=(("w", 0),))
+    equal = runs("equal", "b")
+    far = runs("far", "c", cpu=9, end=NOW + 500, queue="z", preemptible=False)
+    kept = [Reservation("last", NOW + 500, (Seat("w", 0, "c"),))]
+    last = unit("last", role(1, 9), queue="z", expected=10.0)
+    urgent = unit("urgent", role(1, 8), expected=50.0, priority=90)
+    head = unit("head", role(1, 8), expected=10.0, submitted=1.0)
+    waiting = [last, urgent, head]
+    nodes = [node("a"), node("b"), node("c", cpu=9)]
+    queues = [Queue("q"), Queue("z")]
+    decision = decide(snapshot(nodes, [leaving, equal, far], waiting, queues, kept), NOW)
+    assert [each.unit for each in decision.nominations] == ["urgent"]
+    assert promises(decision) == {"head": NOW + 50, "last": NOW + 500}
