@@ -420,7 +420,7 @@ def _devices_of(who, members):
 
 def test_what_a_queue_grew_by_comes_back_from_the_surplus_that_stands_last():
     """Its unit of higher priority grew by two where they are of no use to who takes back; the other
-    gives up what it grew by, and a member that it had before, which stands behind the grown ones."""
+    gives up what it grew by, and a member that it had before, behind the grown ones."""
     world = Crowd(300051, 4, 9, 4).world
     grown = {each.unit: len(each.seats) for each in world.decide().placements}
     assert grown == {"w1": 1, "r2": 2, "r3": 1}
