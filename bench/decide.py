@@ -10,6 +10,7 @@ published figures are in the notes, for orientation only.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gc
 import statistics
 import sys
@@ -50,7 +51,7 @@ def measure(options: report.Options) -> report.Report:
     rows = [from_empty(n, n * 4) for n in ((1000, 5000) if quick else (1000, 5000, 10_000, 30_000))]
     cycles = 10 if quick else 40
     rows += [steady(n, 28 * n, cycles) for n in ((1000,) if quick else (5000, 30_000))]
-    rows += [reclaim(1000), negative(1000)]
+    rows += [reclaim(1000), negative(1000), other_nodes(1000 if quick else 5000)]
     return report.Report(
         rows,
         notes=[
@@ -131,6 +132,23 @@ def negative(nodes: int) -> dict[str, Any]:
     world.decide()
     times = [_timed(world.decide)[0] for _ in range(20)]
     return _row("negative verdict", nodes, 1, 0.0, times)
+
+
+def other_nodes(nodes: int) -> dict[str, Any]:
+    """Ten nodes leave a full cluster, a device of another fails, ten come: from event to answer."""
+    world, times = _Steady(nodes, 28 * nodes), []
+    for number in range(5):
+        some = world.snapshot.cluster.nodes[100 * number : 100 * number + 11]
+        sick = dataclasses.replace(some[-1].devices[0], healthy=False)
+        last = dataclasses.replace(some[-1], devices=(sick, *some[-1].devices[1:]))
+        for events in (
+            [state.NodeGone(node.name) for node in some[:-1]],
+            [state.NodePut(last)],
+            [state.NodePut(node) for node in some],
+        ):
+            seconds = _timed(functools.partial(state.apply, world.snapshot, events))[0]
+            times.append(seconds + _timed(world.decide)[0])
+    return _row("nodes change", nodes, len(world.snapshot.waiting), 0.0, times)
 
 
 class _Steady:

@@ -6,6 +6,10 @@ is 100 and 130 % of them. `windlass` knows how often each shape is in the list, 
 policies do; `windlass-learned` starts from nothing and learns while pods arrive. FGD and BestFit
 are the published figures of the same list and seed. For other people's traces (--nodes, --pods,
 --orders) there are none, and our own FGD, which equals the published one, runs beside.
+
+`--policies windlass-decide` gives every pod to the deciding core as the platform does
+(`bench.packing_decide`). It finds what `windlass-learned` finds but for what docs/design/packing.md
+names, and takes several times as long, so it runs only when it is asked for.
 """
 
 from __future__ import annotations
@@ -23,12 +27,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from bench import packing_fgd, report
+from bench import packing_decide, packing_fgd, report
 from windlass.core import packing, packing_tables
 from windlass.sim import openb
 
 POINTS = (100, 130)
 POLICIES = ("windlass", "windlass-learned")
+LIVE = "windlass-decide"
 PARTS = ("fragments", "stranded", "holes", "scarcity", "balance", "band")
 PUBLISHED_SECONDS = 600.0
 """One experiment in the published simulator takes about 10 minutes."""
@@ -63,7 +68,10 @@ class Experiment:
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lists", nargs="+", metavar="NAME", help="pod lists (default: all)")
     parser.add_argument("--seeds", nargs="+", type=int, metavar="N", help="default: all there are")
-    parser.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES))
+    parser.add_argument(
+        "--policies", nargs="+", choices=(*POLICIES, LIVE), default=list(POLICIES),
+        help=f"default: {' '.join(POLICIES)}",
+    )  # fmt: skip
     parser.add_argument(
         "--without", nargs="+", choices=PARTS, default=[], help="parts of our rule to leave out"
     )
@@ -100,6 +108,8 @@ def policy_named(
     """A policy at the beginning of a replay."""
     if name == "fgd":
         return packing_fgd.Fgd(fleet, pods.counts())
+    if name == LIVE:
+        return packing_decide.Deciding(fleet)
     if name == "windlass-learned":
         return packing.LearningPacker(fleet, weights)
     demand = packing_tables.Demand(pods.counts())
@@ -136,11 +146,18 @@ def published(
 def _plan(options: report.Options) -> tuple[list[Experiment], list[report.Row]]:
     """What to run, and what others published of the same."""
     given = options.extra
+    if given.without and LIVE in given.policies:
+        raise SystemExit(f"bench.packing: {LIVE} knows the whole rule only: leave out --without.")
     weights = weights_without(given.without)
     seeds = given.seeds or (list(QUICK_SEEDS) if options.quick and not given.pods else None)
     if given.nodes or given.pods or given.orders:
         if not (given.nodes and given.pods and given.orders):
             raise SystemExit("bench.packing: --nodes, --pods and --orders go together: give all.")
+        if given.lists:
+            raise SystemExit(
+                "bench.packing: --lists names public pod lists, and --pods gives another: leave "
+                "one of them out."
+            )
         name = given.pods.name.partition(".")[0].removeprefix(openb.PREFIX)
         traces = [Trace(name, given.nodes, given.pods, given.orders)]
         return _experiments(traces, seeds, [*given.policies, "fgd"], weights), []

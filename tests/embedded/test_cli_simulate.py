@@ -107,6 +107,54 @@ def test_what_if_a_queue_of_a_running_platform_had_more(state: Path) -> None:
     assert double.json["policies"][0]["wait_s"]["max"] == 10
 
 
+@pytest.mark.parametrize(
+    ("arguments", "policies"),
+    [
+        (("--set", "queue.default.order=lifo", "--set", "queue.default.reserve=5"), "as-is"),
+        (
+            ("--set", "queue.default.order=lifo"),
+            "no backfill\nnon-reserving backfill\nreserving backfill",
+        ),
+        (("--set", "queue.default.strict=true"), "fifo"),
+        (("--set", "queue.default.reserve=5", "--backfill", "reserving"), "reserving backfill"),
+        (("--set", "queue.default.order=fair", "--order", "fair"), "fair"),
+    ],
+)
+def test_what_is_set_of_a_queue_holds(
+    jobs: Path, arguments: tuple[str, ...], policies: str
+) -> None:
+    result = invoke("simulate", jobs, "--nodes", 1, *arguments, "-q")
+    assert (result.code, result.out) == (exits.OK, policies + "\n"), result.err
+
+
+def test_an_order_that_is_set_is_played(jobs: Path) -> None:
+    def waits(*arguments: str) -> object:
+        found = invoke("simulate", jobs, "--nodes", 1, *arguments, "--json").json
+        return found["policies"][0]["wait_s"]
+
+    assert waits("--set", "queue.default.order=lifo") == waits(
+        "--order", "lifo", "--backfill", "none"
+    )
+    assert waits("--set", "queue.default.order=lifo") != waits()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("queue.default.order=lifo", "--order", "fifo"), exits.USAGE, "--order says of every"),
+        (("queue.default.reserve=5", "--backfill", "none"), exits.USAGE, "--backfill says of"),
+        (("queue.default.reserve=0", "--backfill", "reserving"), exits.USAGE, "leave one out"),
+        (("queue.default.reserve=-1",), exits.INVALID, "reserve is -1; it must be"),
+        (("queue.default.weight=0",), exits.INVALID, "weight is 0; it must be 1 or more."),
+    ],
+)
+def test_what_is_set_and_cannot_hold_is_refused(
+    jobs: Path, arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    result = invoke("simulate", jobs, "--set", *arguments)
+    assert (result.code, words in result.err) == (code, True), result.err
+
+
 def test_why_jobs_never_start_is_said(state: Path) -> None:
     assert "2 jobs never start: needs 8 gpu" in invoke("simulate", "--state", state).err
 
@@ -154,27 +202,51 @@ def test_what_cannot_be_simulated_is_said(
     assert result.out == ""
 
 
-def test_ctrl_c_leaves_what_is_finished(jobs: Path, tmp_path: Path) -> None:
-    endless = tmp_path / "many.csv"
-    rows = "".join(f"{n},{n},{1000 + n % 7},1\n" for n in range(20_000))
+def test_a_public_trace_that_is_not_here_is_told_with_who_published_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WINDLASS_DATA", str(tmp_path))
+    result = invoke("simulate", "itp/02")
+    assert (result.code, "published with ElasticFlow" in result.err) == (exits.NOT_FOUND, True)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "backfills", "bar", "finished"),
+    [(20_000, "none", b"1/1", []), (800, "none,reserving", b"2/2", ["fifo, no backfill"])],
+)
+def test_ctrl_c_leaves_what_is_finished(
+    tmp_path: Path, jobs: int, backfills: str, bar: bytes, finished: list[str]
+) -> None:
+    endless, page = tmp_path / "many.csv", tmp_path / "report.html"
+    page.write_text("an earlier report")
+    rows = "".join(f"{n},{n},{1000 + n % 7},1\n" for n in range(jobs))
     endless.write_text("job_id,submitted,duration,gpus\n" + rows)
     leader, follower = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "windlass.cli.main", "simulate", str(endless), "--nodes", "1",
-         "--order", "fifo"],
+         "--order", "fifo", "--backfill", backfills, "--html", page],
         stdout=subprocess.PIPE, stderr=follower, stdin=subprocess.DEVNULL, text=True,
         env={**os.environ, "TERM": "xterm"},
     )  # fmt: skip
     os.close(follower)
     seen = b""
-    while b"1/1 fifo" not in seen:  # the bar is there: it plays
+    while bar not in seen:  # the bar is there: it plays
         seen += os.read(leader, 4096)
     process.send_signal(signal.SIGINT)
     out = process.communicate(timeout=120)[0]
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while part := os.read(leader, 4096):
+            seen += part
     os.close(leader)
     assert process.returncode == exits.INTERRUPTED
-    assert out.splitlines()[0].startswith("many: 20,000 jobs")
-    assert out.splitlines()[1].startswith("policy")
+    head, columns, *rows_shown = out.splitlines()
+    assert head.startswith("many: ")
+    assert columns.startswith("policy")
+    assert [row.partition("  ")[0] for row in rows_shown] == finished
+    text = page.read_text()
+    assert ("fifo, no backfill" in text) == bool(finished)
+    assert (text == "an earlier report") == (not finished)
+    assert (b"no report was written" in seen) == (not finished)
 
 
 @pytest.mark.parametrize("width", [30, 60, 79])

@@ -352,13 +352,13 @@ def test_what_a_runtime_needs_for_each_pod_is_counted_before_its_node_is_decided
         case.submit(name, run_for=None, overrides={"runtimeClassName": heavy})
     for name in "abc":
         case.reaches(name, "Running")
-    case.waits("d", "WaitingForCapacity", "needs 1.2 cpu", f"of it for RuntimeClass {heavy}")
+    case.waits("d", "WaitingForCapacity", "needs 1.25 cpu", f"of it for RuntimeClass {heavy}")
     # What the API server itself added is what was counted.
     pods = case.pods()
     assert [pod["spec"]["overhead"]["cpu"] for pod in pods] == ["250m"] * 3
     case.submit("whole", role={"resources": {"cpu": "4", "memory": "64Mi"}},
                 overrides={"runtimeClassName": heavy})  # fmt: skip
-    case.waits("whole", "Impossible", "needs 4.2 cpu", f"0.2 cpu of it for RuntimeClass {heavy}")
+    case.waits("whole", "Impossible", "needs 4.25 cpu", f"0.25 cpu of it for RuntimeClass {heavy}")
 
 
 def test_a_gang_goes_where_its_runtime_is_and_tolerates_what_that_tolerates(case: Case) -> None:

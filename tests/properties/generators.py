@@ -407,7 +407,7 @@ def event(now: Facts, seed: int, taste: Taste = ANYTHING) -> state.Event:
     choices += ["withdrawn"] if now.waiting else []
     match throw.choice(choices):
         case "node":
-            return _node_event(now, throw, taste)
+            return _node_put(now, throw, taste)
         case "node_gone":
             return state.NodeGone(f"node-{throw.randint(0, 6)}")
         case "queue":
@@ -429,14 +429,21 @@ def event(now: Facts, seed: int, taste: Taste = ANYTHING) -> state.Event:
             return state.Gone(throw.choice(now.waiting).key)
 
 
-def _node_event(now: Facts, throw: Dice, taste: Taste) -> state.Event:
+def node_event(now: Facts, throw: Dice, taste: Taste = ANYTHING) -> state.Event:
+    """A node comes, changes or goes."""
+    if now.nodes and throw.one_in(3):
+        return state.NodeGone(throw.choice(now.nodes).name)
+    return _node_put(now, throw, taste)
+
+
+def _node_put(now: Facts, throw: Dice, taste: Taste) -> state.Event:
     """A node that is new, or one that changed a little: readiness, labels, sizes."""
     fresh = node(f"node-{throw.randint(0, 6)}", throw, taste)
     if not now.nodes or throw.one_in(3):
         return state.NodePut(fresh)
     old = throw.choice(now.nodes)
     changed = throw.choice(
-        ("ready", "ready_in", "labels", "taints", "allocatable", "attach_limits", "numa")
+        ("ready", "ready_in", "labels", "taints", "allocatable", "attach_limits", "numa", "devices")
     )
     return state.NodePut(dataclasses.replace(old, **{changed: getattr(fresh, changed)}))
 

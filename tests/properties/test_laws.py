@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 
+import numpy as np
 from hypothesis import given, note
 from hypothesis import strategies as st
 
@@ -50,6 +51,27 @@ def test_every_decision_in_a_history_keeps_the_laws(
         now += data.draw(st.sampled_from((0.0, 10.0, 1000.0)))
     decision = cycle.decide(snapshot, now, policy)
     assert repr(decision) == repr(_fresh(snapshot, now, policy))
+
+
+@cases(120, 3000)
+@given(generators.facts(), st.lists(st.integers(0, 1 << 32), min_size=1, max_size=5))
+def test_nodes_that_come_and_go_together_leave_what_counting_everything_again_finds(
+    facts: Facts, seeds: list[int]
+) -> None:
+    """Twice: the second time numbers shift that have shifted before, while victims are leaving."""
+    snapshot = state.build(facts)
+    for seed in seeds[:1], seeds[1:]:
+        decision = cycle.decide(snapshot, NOW)
+        state.apply(snapshot, carry.steps(snapshot.facts(), decision, NOW))
+        events = [generators.node_event(snapshot.facts(), generators.dice(each)) for each in seed]
+        note(f"{events}")
+        state.apply(snapshot, events)
+        again = state.build(snapshot.facts(), snapshot.history).cluster
+        for name in ("capacity", "free", "open", "price"):
+            assert np.array_equal(getattr(snapshot.cluster, name), getattr(again, name)), name
+        for name in ("compute", "memory", "mode", "used", "unlocked"):
+            assert np.array_equal(getattr(snapshot.cluster.bank, name), getattr(again.bank, name))
+        assert repr(cycle.decide(snapshot, NOW)) == repr(_fresh(snapshot, NOW, Policy()))
 
 
 def _fresh(snapshot: state.Snapshot, now: float, policy: Policy) -> Decision:

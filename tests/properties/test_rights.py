@@ -282,8 +282,9 @@ def _others_are_promised(decision: Decision, gainer: str) -> bool:
 @cases(100, 2500)
 @given(rushed())
 def test_what_starts_is_not_taken_back_by_the_next_decision(facts: Facts) -> None:
-    """Nothing happened between the two, so no queue has a right that it did not have (I7). But what
-    is promised binds all who come after it in that decision, and only some in the next."""
+    """Nothing happened between the two, so no queue has a right that it did not have (I7), and
+    nobody finds room who did not. But what is promised binds all who come after it in that
+    decision, and only some in the next."""
     calm = Policy(grow=False)
     decision = cycle.decide(state.build(facts), NOW, calm)
     note(f"{decision}")
@@ -291,6 +292,10 @@ def test_what_starts_is_not_taken_back_by_the_next_decision(facts: Facts) -> Non
     again = cycle.decide(state.build(after), NOW, calm)
     for eviction in _taken_back(after, again):
         assert _others_are_promised(decision, eviction.gainer), f"{eviction} comes late"
+    waited = {unit.key for unit in facts.waiting} - {each.unit for each in decision.nominations}
+    for placement in again.placements:
+        if placement.unit in waited:
+            assert _others_are_promised(decision, placement.unit), f"{placement} comes late"
 
 
 @cases(100, 2500)

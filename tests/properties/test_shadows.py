@@ -45,6 +45,7 @@ FORMS = frozenset(("whole", "share", "ratio", "partition"))
 
 @cases(150, 6000)
 @example(276, 13)  # who took back its room at the second look was still promised another start
+@example(7, 13)  # a start that was withheld left its mark where it would have been
 @example(274, 11)  # two that start together both moved, and one still saw the other where it was
 @given(st.integers(0, 1 << 32), st.integers(3, 16))
 def test_what_will_be_free_beside_promises_is_what_counting_again_finds(

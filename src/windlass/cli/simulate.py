@@ -108,8 +108,9 @@ def simulate(out: Output, **given: Any) -> int:
     _refuse_unwritable(given["html"])
     try:
         played = _scenario(given)
-        with _progress_bar(out, len(_variants(given))) as progress:
-            comparison = _play(played, _variants(given), given["check"], progress)
+        policies = _variants(played, given)
+        with _progress_bar(out, len(policies)) as progress:
+            comparison = _play(played, policies, given["check"], progress)
     except scenario.BadInput as problem:
         raise exits.CliError(
             str(problem), "See `windlass simulate --help`.", _code_of(problem)
@@ -125,8 +126,10 @@ def simulate(out: Output, **given: Any) -> int:
 
 
 def _code_of(problem: BaseException | None) -> int:
+    from windlass.sim import sources
+
     while problem is not None:
-        if isinstance(problem, FileNotFoundError):
+        if isinstance(problem, FileNotFoundError | sources.NoSuchTrace):
             return exits.NOT_FOUND
         problem = problem.__cause__
     return exits.INVALID
@@ -227,18 +230,29 @@ def _with_costs(played: Scenario, given: dict[str, Any]) -> Scenario:
     return dataclasses.replace(played, costs=costs)
 
 
-def _variants(given: dict[str, Any]) -> list[Variant]:
-    from windlass.sim import variants
+def _variants(played: Scenario, given: dict[str, Any]) -> list[Variant]:
+    from windlass.sim import variants, whatif
 
     named = (given["order"], given["backfill"], given["preemption"], given["pack"])
     described = given["state"] or given["source"].endswith(_DESCRIBED)
     if not any(named) and not described:
-        named = (("fifo",), _BACKFILLS, (), ())  # a trace says nothing about its queues
-    return variants.combinations(*named)
+        # A trace says nothing about its queues; what was set of them holds.
+        fields = whatif.fields_of(played, given["edits"])
+        order = () if "order" in fields else ("fifo",)
+        backfill = () if fields & {"strict", "reserve"} else _BACKFILLS
+        named = (order, backfill, (), ())
+    policies = variants.combinations(*named)
+    undone = whatif.overridden(played, given["edits"], policies)
+    if undone:
+        option = "--order" if whatif.fields_of(played, [undone]) == {"order"} else "--backfill"
+        raise click.UsageError(
+            f"{option} says of every queue what --set {undone} says otherwise: leave one out."
+        )
+    return policies
 
 
 def _tell(out: Output, comparison: Comparison, html: Path | None) -> None:
-    from windlass.sim import compare, report
+    from windlass.sim import compare
 
     data = comparison.data()
     out.say(f"{data['scenario']}: {compare.size(data)}")
@@ -251,14 +265,23 @@ def _tell(out: Output, comparison: Comparison, html: Path | None) -> None:
     for line in compare.remarks(comparison):
         out.hint(line)
     if html is not None:
-        try:
-            html.write_text(report.page(comparison), encoding="utf-8")
-        except OSError as problem:
-            raise exits.CliError(
-                f"{html} cannot be written: {problem.strerror or problem}.", "Name another file."
-            ) from problem
-        out.hint(f"report: {html}")
+        _write_report(out, comparison, html)
     out.result(data, names=[policy["policy"] for policy in data["policies"]])
+
+
+def _write_report(out: Output, comparison: Comparison, html: Path) -> None:
+    from windlass.sim import report
+
+    if not comparison.outcomes:
+        out.hint(f"no policy was played to its end: no report was written to {html}")
+        return
+    try:
+        html.write_text(report.page(comparison), encoding="utf-8")
+    except OSError as problem:
+        raise exits.CliError(
+            f"{html} cannot be written: {problem.strerror or problem}.", "Name another file."
+        ) from problem
+    out.hint(f"report: {html}")
 
 
 def _width(head: Sequence[str], rows: Sequence[Sequence[str]]) -> int:

@@ -20,13 +20,6 @@ def node_of(event: state.Event) -> str:
     return event.name if isinstance(event, state.NodeGone) else ""
 
 
-def moves_nodes(known: state.Snapshot, event: state.Event) -> bool:
-    """Whether a node comes or goes, so that all is laid out anew."""
-    if isinstance(event, state.NodePut):
-        return event.node.name not in known.cluster.index
-    return isinstance(event, state.NodeGone)
-
-
 def nodes_with_devices(fact: Fact | None) -> set[str]:
     seats = fact.seats if isinstance(fact, facts.Running) else ()
     return {seat.node for seat in seats if seat.grants}

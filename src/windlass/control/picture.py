@@ -300,18 +300,11 @@ class Picture:
         return Changes((*events, *units.values(), *nominations), seen)
 
     def bring_up(self, changes: Changes) -> state.Snapshot:
-        """The snapshot with these changes. Everything is laid out once, not once per node, when
-        several nodes came or went."""
-        known = self._snapshot
-        if known is None:
+        """The snapshot with these changes."""
+        if self._snapshot is None:
             self._snapshot = state.build(self.facts(), self._past)
-        elif sum(factparts.moves_nodes(known, event) for event in changes.events) > 1:
-            state.apply(known, [event for event in changes.events if not factparts.node_of(event)])
-            promised = dataclasses.replace(self.facts(), reservations=known.reservations)
-            self._snapshot = state.build(promised, known.history)
         else:
-            state.apply(known, changes.events)
-        assert self._snapshot is not None, "built or known"  # noqa: S101
+            state.apply(self._snapshot, changes.events)
         return self._snapshot
 
     def facts(self) -> facts.Facts:

@@ -13,6 +13,11 @@ from windlass.core.facts import WHOLE, Device, DeviceRequest, Grant, Profile
 
 UNLOCKED, HELD, SHARED, PARTITIONED, RATIO = 0, 1, 2, 3, 16
 """Modes of a device; RATIO + k means 1:k."""
+ANY_DEVICE = -1
+"""Nobody said of which device a share should be."""
+Spot = tuple[int, int, tuple[int, ...]]
+"""A node, how many members go there, and the devices that their shares should be of, one each;
+none: the tightest."""
 _STRENGTH = {"none": 0, "soft": 1, "hard": 2}
 
 
@@ -27,6 +32,8 @@ class View:
     used: list[int]
     serving: list[list[int]]
     """Per request of the member, the devices that could serve it."""
+    wished: int = ANY_DEVICE
+    """The device that a share should be of, if it still fits there."""
 
     def take(self, j: int, grant: Grant) -> None:
         self.compute[j] -= grant.compute
@@ -42,8 +49,9 @@ class View:
 
     def copy(self) -> View:
         return View(
-            self.devices, self.compute[:], self.memory[:], self.mode[:], self.used[:], self.serving
-        )
+            self.devices, self.compute[:], self.memory[:], self.mode[:], self.used[:],
+            self.serving, self.wished,
+        )  # fmt: skip
 
 
 def choose(
@@ -156,8 +164,9 @@ def _share(view: View, request: DeviceRequest, eligible: list[int]) -> Found:
     ]
     if not fitting:
         return []
-    j = min(fitting, key=lambda j: (_model_rank(view, request, j), view.mode[j] == UNLOCKED,
-                                    view.compute[j], view.memory[j], j))  # fmt: skip
+    j = min(fitting, key=lambda j: (_model_rank(view, request, j), j != view.wished,
+                                    view.mode[j] == UNLOCKED, view.compute[j], view.memory[j],
+                                    j))  # fmt: skip
     grant = Grant(view.devices[j].id, "share", request.compute, request.memory)
     return [(j, grant)]
 

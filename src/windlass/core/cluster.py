@@ -20,10 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 from windlass.core import arrays, constraints, devices, locality
+from windlass.core.choosing import ANY_DEVICE
 from windlass.core.facts import Constraint, DeviceRequest, Grant, Node, Preference, Role, Seat
 from windlass.core.gauge import Gauge
 from windlass.core.kept import UNKNOWN, Kept
 from windlass.core.locality import Locality
+from windlass.core.numbers import Numbers, of_domains
 from windlass.core.ports import clashing
 from windlass.core.shapes import Shape, Shapes
 
@@ -64,7 +66,7 @@ class Cluster:
         self.bank = devices.Bank(self.nodes)
         self.locality = Locality(self.nodes, self.resources)
         self.ports: dict[int, set[int]] = {}
-        self.domains = [_domain_ids(self.nodes, depth) for depth in range(len(levels))]
+        self.domains = [of_domains(self.nodes, depth) for depth in range(len(levels))]
         """Per level, the number of the domain each node is in."""
         self.charges: dict[DeviceRequest, int] = {}
         """What a request counts for in quotas; kept by `amounts`."""
@@ -144,6 +146,25 @@ class Cluster:
         twin._masks, twin._points, twin._when_empty, twin._domains_of = {}, {}, {}, {}
         twin._kept, twin._touched, twin._undo, twin._origin = Kept(len(where)), [], [], None
         return twin
+
+    def carry_over(self, old: Cluster, numbers: Numbers) -> None:
+        """Nodes that stood in another cluster are as full as there, and what was found out about
+        them holds. Only where both have the same columns."""
+        was, now = numbers.carried
+        self._touched = fresh = np.setdiff1d(np.arange(len(self)), now).tolist()
+        self.free[:, now] = old.free[:, was]
+        self.bank.carry_over(old.bank, was, now)
+        for port, where in old.ports.items():
+            self.ports[port] = {int(n) for n in numbers.node[list(where)] if n >= 0}
+        self.shapes, self.asked, self.charges = old.shapes, old.asked, old.charges
+        old.refresh()
+        self._kept = old._kept.carried_over(len(self), was, now)
+        for constraint, mask in old._masks.items():
+            accepts = [constraints.accepts(constraint, self.nodes[i]) for i in fresh]
+            self._masks[constraint] = numbers.by_node(mask, fresh, accepts)
+        for preferences, points in old._points.items():
+            more = [constraints.points(preferences, self.nodes[i]) for i in fresh]
+            self._points[preferences] = numbers.by_node(points, fresh, more)
 
     # --- facts about nodes
 
@@ -377,7 +398,7 @@ class Cluster:
         """All that it keeps `caps` of."""
         return self._kept.gauge(len(self.resources))
 
-    def caps_of(self, shapes: Gauge, where: Ints) -> Ints:
+    def caps_of(self, shapes: Gauge, where: Ints | slice) -> Ints:
         """`caps` by shape and node, found anew."""
         fit = shapes.by_amounts(self.free[:, where])
         for request, rows in shapes.by_request.items():
@@ -385,20 +406,23 @@ class Cluster:
         np.maximum(fit, 0, out=fit)
         for constraint, rows in shapes.by_constraint.items():
             fit[rows] *= self.mask(constraint)[where] & self.takes(constraint)[where]
-        for row, shape in enumerate(shapes.shapes):
-            if not shape.is_plain:
-                fit[row] = self._fit(shape, where)
+        for row, shape in shapes.intricate:
+            fit[row] = self._fit(shape, where)
         return fit
 
     # --- taking and giving back
 
-    def take(self, shape: Shape, node: int, count: int) -> list[tuple[Grant, ...]] | None:
-        """Room for members on one node; None, and nothing taken, when they do not all fit."""
+    def take(
+        self, shape: Shape, node: int, count: int, wished: Sequence[int] = ()
+    ) -> list[tuple[Grant, ...]] | None:
+        """Room for members on one node; None, and nothing taken, when they do not all fit. `wished`
+        are the devices that their shares should be of, one each; none: the tightest."""
         self._remember(node)
         grants: list[tuple[Grant, ...]] = [()] * count
         if shape.requests:
             room = self._room(shape, node) if shape.bundle else None
-            found = [self.bank.take(shape, node, room) for _ in range(count)]
+            each_of = wished or (ANY_DEVICE,) * count
+            found = [self.bank.take(shape, node, room, device) for device in each_of]
             grants = [each for each in found if each is not None]
             if len(grants) < count:
                 self.rollback(len(self._undo) - 1)
@@ -574,13 +598,3 @@ class Cluster:
             starts = np.flatnonzero(np.diff(ids, prepend=-1))
             found = self._starts[level] = (ids[starts], np.append(starts, len(ids)))
         return found
-
-
-def _domain_ids(nodes: Iterable[Node], depth: int) -> Ints:
-    """Numbers domains of a level in the order of the nodes; a node outside has its own."""
-    numbers: dict[tuple[str, ...], int] = {}
-    ids = []
-    for node in nodes:
-        path = node.path[: depth + 1] if len(node.path) > depth else ("", node.name)
-        ids.append(numbers.setdefault(path, len(numbers)))
-    return np.array(ids, np.int64)

@@ -23,6 +23,7 @@ from windlass.core import (
     departures,
     elastic,
     foresight,
+    looks,
     models,
     order,
     place,
@@ -153,7 +154,7 @@ class Cycle:
         self.unresolved = False
         """Whether some search ended at its budget."""
         self.turn: list[str] = []
-        """Who was considered, one after another."""
+        """Who was considered, one after another; again where a start was withheld."""
         self.wanted: list[Wanted] = []
         self.wake: list[float] = []
         self.desk = preempt.Desk()
@@ -421,6 +422,7 @@ class Cycle:
         reserve.give_back(self, running)
         self.ledger = releases.Ledger(self.snapshot.releases)
         self._stuck.clear()
+        self._blocked.clear()
         self.room = screening.Room(self.scene.cluster, self.work)
         alike.forget(self)
 
@@ -534,7 +536,7 @@ class Cycle:
     def turn_of(self) -> dict[str, int]:
         """Who was considered as which, counted from 1."""
         alike.tell_the_rest(self)
-        return {key: number for number, key in enumerate(self.turn, start=1)}
+        return {key: number for number, key in enumerate(dict.fromkeys(self.turn), start=1)}
 
     def waits(self) -> dict[str, Verdict]:
         """Who waits, in the order of their turns, and why; what is told to many names one of them:
@@ -564,16 +566,14 @@ class Cycle:
         )
 
     def _looks(self) -> Iterator[float]:
-        """When running units reach an age at which their rank should be looked at again, in queues
-        where somebody waits and ranks change with age."""
-        if not self.policy.preempt:
-            return
+        """When running units are looked at again, while somebody waits where ranks change with age:
+        whoever runs, in whatever queue, tells something about those who wait."""
         waits = {name for name in self.snapshot.lines() if name in self.tree.queues}
-        aging = {name for name in waits if self.tree.queues[name].order == "attained"}
-        for running in self.running.values() if aging else ():
-            if running.unit.queue in aging:
-                had = running.unit.attained + max(0.0, self.now - running.started)
-                yield self.now + predict.next_look(had) - had
+        aging = any(self.tree.queues[name].order == "attained" for name in waits)
+        for running in self.running.values() if aging and self.policy.preempt else ():
+            before = running.unit.attained
+            alone = predict.EAGER.left_alone(before)
+            yield looks.next_look(self.now, running.started, before, alone)
 
     def _verdicts(self) -> Iterator[Verdict]:
         for key in sorted(self.waits()):

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import arrays, choosing
-from windlass.core.choosing import HELD, PARTITIONED, RATIO, SHARED, UNLOCKED
+from windlass.core import arrays, choosing, gauge
+from windlass.core.choosing import ANY_DEVICE, HELD, PARTITIONED, RATIO, SHARED, UNLOCKED
 from windlass.core.facts import WHOLE, Device, DeviceRequest, Grant, Node
 from windlass.core.shapes import Shape
 
@@ -43,6 +43,8 @@ Room = dict[int, int]
 """Of one node: NUMA node -> members of a shape that its CPU and memory still do for; one that is
 not named does for any number."""
 
+_MANY_DEVICES, _FEW_OF = 1024, 4
+"""Of so many, less than such a part is looked at one by one."""
 _MOST_PARTS = 128
 """Members that one device is counted for at most, where counting means trying."""
 
@@ -138,12 +140,7 @@ class Bank:
             return arrays.row_sums(np.where(eligible, slots, 0))
         if request.form == "share":
             usable = eligible & ((mode == UNLOCKED) | (mode == SHARED))
-            many = np.full(mode.shape, 1 << 40, np.int64)
-            if request.compute:
-                many = self.compute[where] // request.compute
-            if request.memory:
-                many = np.minimum(many, self.memory[where] // request.memory)
-            return arrays.row_sums(np.where(usable, many, 0))
+            return _fit_shares(request, usable, self.compute[where], self.memory[where])
         nodes = np.arange(len(self.mode))[where].tolist()
         return np.array([self._fit_partitions(request, node, eligible[i])
                          for i, node in enumerate(nodes)], np.int64)  # fmt: skip
@@ -223,9 +220,11 @@ class Bank:
         """By node and device, compute and memory of it if nobody holds a part."""
         return self._full
 
-    def take(self, shape: Shape, node: int, room: Room | None = None) -> tuple[Grant, ...] | None:
+    def take(
+        self, shape: Shape, node: int, room: Room | None = None, wished: int = ANY_DEVICE
+    ) -> tuple[Grant, ...] | None:
         """Grants for one member, taken, also out of the room beside them; None (and nothing taken)
-        when they do not fit."""
+        when they do not fit. A share is of the wished device where that is possible."""
         owned = self.devices[node]
         view = choosing.View(
             owned,
@@ -234,6 +233,7 @@ class Bank:
             self.mode[node].tolist(),
             self.used[node].tolist(),
             [self._serving(node, request) for request in shape.requests],
+            wished,
         )
         grants = choosing.choose(view, shape.requests, shape.bundle, room)
         if grants is None:
@@ -269,20 +269,20 @@ class Bank:
                 self._move_one(node, j, grant, sign)
 
     def _move_one(self, node: int, j: int, grant: Grant, sign: int) -> None:
-        self.compute[node, j] += sign * grant.compute
-        self.memory[node, j] += sign * grant.memory
-        mode, used = self._mark(node, j, grant)
+        at = node, j
+        # Plain numbers: each look into an array costs as much as the rest of a line.
+        compute = self.compute.item(at) + sign * grant.compute
+        memory = self.memory.item(at) + sign * grant.memory
+        before, used = self.mode.item(at), self.used.item(at)
+        mode, part = self._mark(node, j, grant)
         if mode != PARTITIONED:
-            self.used[node, j] -= sign * used
-        elif sign < 0:
-            self.used[node, j] |= used
+            used -= sign * part
         else:
-            self.used[node, j] &= ~used
-        full_compute, full_memory = self._full[0][node, j], self._full[1][node, j]
-        free = self.compute[node, j] == full_compute and self.memory[node, j] == full_memory
-        now = UNLOCKED if free and not self.used[node, j] else mode
-        self.unlocked[node] += (now == UNLOCKED) - (int(self.mode[node, j]) == UNLOCKED)
-        self.mode[node, j] = now
+            used = used | part if sign < 0 else used & ~part
+        full = compute == self._full[0].item(at) and memory == self._full[1].item(at)
+        now = UNLOCKED if full and not used else mode
+        self.compute[at], self.memory[at], self.used[at], self.mode[at] = compute, memory, used, now
+        self.unlocked[node] += (now == UNLOCKED) - (before == UNLOCKED)
 
     def footprint(self, node: int, grants: Sequence[Grant]) -> list[tuple[int, int, int, int, int]]:
         """Grants as rows for `shift`: the device's flat number, compute, memory, used, mode."""
@@ -328,16 +328,17 @@ class Bank:
     def has_room(self, rows: Ints) -> bool:
         """Whether all these footprints fit at once."""
         flat, compute, memory, used, mode = rows
-        left_compute, left_memory = self.compute.reshape(-1).copy(), self.memory.reshape(-1).copy()
-        np.subtract.at(left_compute, flat, compute)
-        np.subtract.at(left_memory, flat, memory)
+        devices, which = np.unique(flat, return_inverse=True)
+        wanted = np.zeros((3, len(devices)), np.int64)
+        for sums, amounts in zip(wanted, (compute, memory, used), strict=True):
+            np.add.at(sums, which, amounts)
         now, taken = self.mode.reshape(-1)[flat], self.used.reshape(-1)[flat]
         fits = (now == UNLOCKED) | ((now == mode) & (mode != HELD))
-        fits &= (left_compute[flat] >= 0) & (left_memory[flat] >= 0)
         fits &= (mode != PARTITIONED) | ((taken & used) == 0)
-        after = taken + np.bincount(flat, used, minlength=self.used.size).astype(np.int64)[flat]
-        fits &= (mode < RATIO) | (after <= mode - RATIO)
-        return bool(fits.all())
+        fits &= (mode < RATIO) | (taken + wanted[2, which] <= mode - RATIO)
+        enough = self.compute.reshape(-1)[devices] >= wanted[0]
+        enough &= self.memory.reshape(-1)[devices] >= wanted[1]
+        return bool(fits.all() and enough.all())
 
     def has(self, node: int, grants: Sequence[Grant]) -> bool:
         """Whether the devices are there and well, whoever holds them."""
@@ -378,15 +379,40 @@ class Bank:
     def totals(self, usable: Mask) -> dict[str, int]:
         """Thousandths of devices by kind and by kind/model, healthy ones on usable nodes."""
         sums: dict[str, int] = {}
-        for i in np.flatnonzero(usable):
+        where = np.flatnonzero(usable)
+        _, first, counts = np.unique(self._layout[where], return_index=True, return_counts=True)
+        for i, count in zip(where[first].tolist(), counts.tolist(), strict=True):  # all alike
             for device in self.devices[i]:
                 if not device.healthy:
                     continue
-                sums[device.kind] = sums.get(device.kind, 0) + WHOLE
+                sums[device.kind] = sums.get(device.kind, 0) + WHOLE * count
                 if device.model:
                     name = f"{device.kind}/{device.model}"
-                    sums[name] = sums.get(name, 0) + WHOLE
+                    sums[name] = sums.get(name, 0) + WHOLE * count
         return sums
+
+    def carry_over(self, old: Bank, was: Ints, now: Ints) -> None:
+        """These nodes of another bank stand here under other numbers, as full as there."""
+        width = min(old.compute.shape[1], self.compute.shape[1])
+        for mine, other in (
+            (self.compute, old.compute),
+            (self.memory, old.memory),
+            (self.mode, old.mode),
+            (self.used, old.used),
+        ):
+            mine[now, :width] = other[was, :width]
+        self.unlocked[now] = old.unlocked[was]
+
+
+def _fit_shares(request: DeviceRequest, usable: Mask, compute: Ints, memory: Ints) -> Ints:
+    """By node. Of a full cluster few devices are usable, and dividing takes longest."""
+    if usable.size > _MANY_DEVICES and _FEW_OF * np.count_nonzero(usable) < usable.size:
+        at = usable.reshape(-1).nonzero()[0]
+        each = gauge.shares(compute.reshape(-1)[at], memory.reshape(-1)[at], request)
+        found = np.zeros(len(usable), np.int64)
+        np.add.at(found, at // usable.shape[1], each)
+        return found
+    return arrays.row_sums(np.where(usable, gauge.shares(compute, memory, request), 0))
 
 
 def _column(values: Iterable[Any]) -> npt.NDArray[Any]:

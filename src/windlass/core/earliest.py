@@ -12,8 +12,6 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from windlass.core import models, place, releases, shadows
 from windlass.core.cluster import Cluster
 from windlass.core.crowd import Crowd
@@ -101,9 +99,8 @@ class _Search:
 
     def between(self, after: float, limit: float) -> Start | None:
         """The first fitting moment strictly between two points."""
-        times = self.cycle.ledger.times
-        lo = int(np.searchsorted(times, after, side="right"))
-        hi = int(np.searchsorted(times, limit, side="left"))
+        times = self.cycle.ledger.times(after, limit)
+        lo, hi = 0, len(times)
         if limit < float("inf") and lo < hi and not self._fits(float(times[hi - 1])):
             return None  # at its end there is the most room
         while lo < hi and not self.given_up:

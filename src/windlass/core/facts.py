@@ -379,7 +379,8 @@ class Queue:
     weight: int = 1
     order: Order = "fifo"
     strict: bool = False
-    reserve: int = 1
+    reserve: int | None = None
+    """How many blocked heads are promised a start; None: as many as suit its order."""
     min_runtime: float = 0.0
     max_priority: int | None = None
     past_use: float = 0.0
@@ -390,6 +391,14 @@ class Queue:
     """Why nothing starts or grows in it or below it, whatever is free: a pause, a budget."""
     namespaces: frozenset[str] | None = None
     """Only units of these may use it; None: those of all."""
+
+    @property
+    def promises(self) -> int:
+        """How many blocked heads are promised a start. Who orders by length wants a short mean:
+        room that is kept free for a head costs a good part of what such an order gains."""
+        if self.reserve is not None:
+            return self.reserve
+        return 0 if self.order in ("shortest", "attained") else 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -101,7 +101,7 @@ def refuse_bad_queue(queue: Queue) -> None:
         _refuse_amounts(what, amounts)
     if not _is_count(queue.weight) or queue.weight < 1:
         raise BadFacts(f"{what}: weight is {queue.weight!r}; it must be 1 or more")
-    _refuse_amounts(what, {"reserve": queue.reserve})
+    _refuse_amounts(what, {"reserve": queue.promises})
     _refuse_seconds(what, "past use", queue.past_use)
     _refuse_seconds(what, "min_runtime", queue.min_runtime)
     if queue.max_priority is not None:

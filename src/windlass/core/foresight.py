@@ -110,17 +110,19 @@ class Foresight:
         found = self._looked(cycle)[row]
         if not found:
             return None
-        cycle.desk.why = preempt.NOT_ENOUGH if found == _NOT_ENOUGH else ""
-        wish = self._wished.get(row, told.wishes[0])
-        failure = Failure(wish.role, wish.count, self._room[row], topology=self._near[row])
-        return self.words(cycle, told, failure)
+        cycle.desk.why = why = preempt.NOT_ENOUGH if found == _NOT_ENOUGH else ""
+        wish, near = self._wished.get(row) or told.wishes[0], self._near[row]
+        known = self._words.get(_said_to(told, wish.role.name, wish.count, near, None, why))
+        if known is not None:  # most miss the same as somebody before
+            return known
+        return self.words(cycle, told, Failure(wish.role, wish.count, self._room[row], near))
 
     def words(self, cycle: Cycle, told: Asked, failure: Failure) -> Verdict:
         """`verdicts.no_room`, said once to all who miss the same: it names one of them, and the
         room there was when it was first said."""
-        key = (
-            told.shapes, told.level, failure.role.name, failure.wanted, failure.topology,
-            failure.reserved_until, cycle.desk.why,
+        key = _said_to(
+            told, failure.role.name, failure.wanted, failure.topology, failure.reserved_until,
+            cycle.desk.why,
         )  # fmt: skip
         found = self._words.get(key)
         if found is None:
@@ -224,7 +226,7 @@ class _Ranks:
         self._bounds = np.zeros((len(numbers), len(shapes.shapes)), np.int64)
         """By rank and shape, no more than so many fit where those go."""
         self._below: dict[int, tuple[Flat, Mask]] = {}
-        """By rank, what pieces of its queue hold, and which of them it could stop."""
+        """By rank, what all pieces of its queue hold, and which of them it could stop."""
         self._there: dict[int, Left] = {}
         """By rank, what is left on their nodes without them; of others it is known only what a
         stronger rank would find."""
@@ -305,25 +307,23 @@ class _Ranks:
         """Whom units of these ranks could stop."""
         columns = victims.columns_of(cycle, queue)
         priority = victims.priorities(cycle.tree.queues[queue], columns)
-        may_go = victims.may_go(cycle, queue, columns) & (priority < max(ranks)[0])
-        rows = np.flatnonzero(may_go)
-        flat, priority = columns.flat.only(rows), priority[rows]
-        held = [columns.held_of(resource)[rows] for resource in self._resources]
+        may_go = victims.may_go(cycle, queue, columns)
+        held = [columns.held_of(resource) for resource in self._resources]
         for rank, number in ranks:
-            below = priority < rank
+            below = may_go & (priority < rank)
             self._victims[number] = below.sum()
             self._held[number] = [int(each[below].sum()) for each in held]
-            self._below[number] = (flat, below)
+            self._below[number] = (columns.flat, below)
             self._there.pop(number, None)
 
     def _without(self, ground: _Ground, rank: int) -> Sums:
         """What is there once all are gone whom it could stop."""
         flat, below = self._below[rank]
-        seats, grants = below[flat.seat_of], below[flat.grant_of]
-        left = ground.without(
-            flat.members.compress(seats, axis=1), flat.devices.compress(grants, axis=1)
-        )
-        self._there[rank] = left
+        members, devices = flat.members, flat.devices
+        if not below.all():
+            members = members.compress(below[flat.seat_of], axis=1)
+            devices = devices.compress(below[flat.grant_of], axis=1)
+        self._there[rank] = left = ground.without(members, devices)
         return left.sums()
 
     @property
@@ -423,23 +423,23 @@ class _Devices:
     """By node and device: what is free of it, and whether shares of it can be had."""
 
     def __init__(self, compute: Ints, memory: Ints, shared: Mask, full: tuple[Ints, Ints]) -> None:
-        """Copies of what there is: they are changed."""
+        """Copies of what there is: they are changed. `full` is of all nodes, also for some."""
         self.compute, self.memory, self.shared, self._full = compute, memory, shared, full
 
     def of(self, nodes: Ints) -> _Devices:
-        full = (self._full[0][nodes], self._full[1][nodes])
-        return _Devices(self.compute[nodes], self.memory[nodes], self.shared[nodes], full)
+        """Those of some nodes, numbered anew."""
+        return _Devices(self.compute[nodes], self.memory[nodes], self.shared[nodes], self._full)
 
     def give_back(self, at: Ints, devices: Ints) -> Ints:
-        """Says which of them nobody holds a part of any more."""
-        np.add.at(self.compute.reshape(-1), at, devices[1])
-        np.add.at(self.memory.reshape(-1), at, devices[2])
+        """What is held of the devices at these numbers; says which of them nobody holds a part of
+        any more."""
+        left = (self.compute.reshape(-1), self.memory.reshape(-1))
+        np.add.at(left[0], at, devices[1])
+        np.add.at(left[1], at, devices[2])
         self.shared.reshape(-1)[at] = True
-        at, (compute, memory) = arrays.distinct(at, self.compute.size), self._full
-        whole = self.compute.reshape(-1)[at] == compute.reshape(-1)[at]
-        whole &= self.memory.reshape(-1)[at] == memory.reshape(-1)[at]
-        again: Ints = at[whole]
-        return again
+        whole = left[0][at] == self._full[0].reshape(-1)[devices[0]]
+        whole &= left[1][at] == self._full[1].reshape(-1)[devices[0]]
+        return arrays.distinct(at[whole], self.compute.size)
 
 
 # --- the arrays
@@ -461,6 +461,13 @@ def _is_plain(tree: Tree, name: str) -> bool:
     """Whether its units are asked whatever others are told, and rank by priority alone."""
     queue = tree.queues[name]
     return not (queue.strict or queue.order == "attained" or name in tree.broken)
+
+
+def _said_to(
+    told: Asked, role: str, wanted: int, near: bool, until: float | None, why: str
+) -> object:
+    """Everything that the words depend on but the room there is: to whom the same is said."""
+    return told.shapes, told.level, role, wanted, near, until, why
 
 
 def _by_level(rows: list[Asked]) -> list[tuple[str, Ints]]:

@@ -1,18 +1,23 @@
 """`pack: fragmentation` in the live core: the packing rule on the cluster's own arrays.
 
-`place` asks `Fragmentation.assign` which nodes members of a unit should go to; the cycle tells it
-of every shape that is asked for (`observe`), and that is all it knows about demand. The very
-devices are chosen by `devices`; here they only count by how much of each is left.
+`place` asks `Fragmentation.assign` which nodes members of a unit should go to, and of which device
+a share should be; the cycle tells it of every shape that is asked for (`observe`), and that is all
+it knows about demand. Whole devices, slots of a ratio and partitions are chosen by `devices`, which
+knows of links and modes; here they only count by how much of each is left.
 
-It speaks of one kind of device, the one that a shape asks for first. A share by memory counts as
-the part of the largest device of its kind that it needs.
+It speaks of one kind of device, the one that a shape asks for first; members that ask for none use
+up what goes with devices and are judged by every kind. A share by memory counts as the part of the
+largest device of its kind that it needs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from windlass.core import packing, packing_tables
+from windlass.core.choosing import Spot
 from windlass.core.cluster import Cluster, Ints, Mask
 from windlass.core.facts import WHOLE, DeviceRequest
 from windlass.core.shapes import Shape
@@ -24,27 +29,61 @@ class Fragmentation:
     def __init__(self, half_life: float | None = packing_tables.HALF_LIFE) -> None:
         self._half_life = half_life
         self._kinds: dict[str, _Kind] = {}
+        self._asked_for: list[str] = []
+        """Kinds that were observed; only these learn, whichever a decision looked at."""
 
     def observe(self, cluster: Cluster, shape: Shape, members: int = 1) -> None:
         """So many members of the shape were asked for, for the first time.
 
         What asks for no device uses up what goes with devices: it counts for every kind.
         """
-        if shape.requests:
-            self._kind(cluster, shape.requests[0].kind)
-        for name, kind in self._kinds.items():
-            if not shape.requests or shape.requests[0].kind == name:
-                kind.observe(cluster, shape, members)
+        name = shape.requests[0].kind if shape.requests else ""
+        if name and name not in self._asked_for:
+            self._asked_for.append(name)
+        for kind in self._judging(cluster, shape):
+            kind.observe(cluster, shape, members)
+
+    def wanted(self, cluster: Cluster) -> Mask:
+        """Nodes with devices of a kind that was asked for: there, what is used up beside them can
+        make them useless."""
+        found = np.zeros(len(cluster), dtype=np.bool_)
+        for name in self._asked_for:
+            found |= self._kind(cluster, name).owners(cluster)
+        return found
 
     def assign(
         self, cluster: Cluster, shape: Shape, nodes: Ints, room: Ints, count: int
-    ) -> list[tuple[int, int]]:
-        """(node, members) for `count` members, one after the other to the best of these nodes.
+    ) -> list[Spot]:
+        """Spots for `count` members, one after the other to the best of these nodes.
 
-        `room` says how many members each of the nodes takes; together they take enough.
+        `room` says how many members each of the nodes takes; together they take enough. Members
+        without devices are judged by every kind of device that was asked for, and scores add up:
+        what becomes useless of one kind is lost whatever is left of another.
         """
-        kind = self._kind(cluster, shape.requests[0].kind)
-        return kind.assign(cluster, shape, nodes, room.copy(), count)
+        trials = [kind.begin(cluster, shape) for kind in self._judging(cluster, shape)]
+        room = room.copy()
+        scores = np.where(room > 0, _scores(trials, nodes), _FULL)
+        chosen: dict[int, list[int]] = {}
+        for to_come in reversed(range(count)):
+            best = int(scores.argmax())
+            node = int(nodes[best])
+            chosen.setdefault(node, []).append(int(trials[0].device[node]))
+            if not to_come:
+                break
+            for trial in trials:
+                trial.put(node)
+            room[best] -= 1
+            here = nodes[best : best + 1]
+            scores[best] = _scores(trials, here)[0] if room[best] > 0 else _FULL
+        by_size = bool(shape.requests) and shape.requests[0].form == "share"
+        return [
+            (node, len(devices), tuple(devices) if by_size else ())
+            for node, devices in sorted(chosen.items())
+        ]
+
+    def _judging(self, cluster: Cluster, shape: Shape) -> list[_Kind]:
+        names = [shape.requests[0].kind] if shape.requests else self._asked_for
+        return [self._kind(cluster, name) for name in names]
 
     def _kind(self, cluster: Cluster, name: str) -> _Kind:
         if name not in self._kinds:
@@ -60,7 +99,7 @@ class _Kind:
         self._layout = _Layout(cluster, name)
         self._learner = packing_tables.Learner(self._layout.fleet, half_life)
         self._packer = packing.Packer(self._layout.fleet, self._learner.tables)
-        self._tried: Ints = np.zeros(0, dtype=np.int64)
+        self._tried: set[int] = set()
 
     def observe(self, cluster: Cluster, shape: Shape, members: int) -> None:
         self._renew(cluster)
@@ -70,34 +109,24 @@ class _Kind:
             if self._learner.observe(asked):
                 self._packer.learn(self._learner.tables)
 
-    def assign(
-        self, cluster: Cluster, shape: Shape, nodes: Ints, room: Ints, count: int
-    ) -> list[tuple[int, int]]:
+    def owners(self, cluster: Cluster) -> Mask:
+        """Nodes that have such devices."""
+        self._renew(cluster)
+        return self._layout.owners
+
+    def begin(self, cluster: Cluster, shape: Shape) -> _Trial:
+        """A trial of members of the shape, as things are now."""
         self._renew(cluster)
         self._follow(cluster)
-        asked = self._layout.translate(shape)
-        counts: dict[int, int] = {}
-        for _ in range(count):
-            scores, device = self._packer.scores(asked)
-            best = int(np.where(room > 0, np.maximum(scores[nodes], _WORST), _FULL).argmax())
-            node = int(nodes[best])
-            room[best] -= 1
-            counts[node] = counts.get(node, 0) + 1
-            # Packing sees less than the caller does (a share of device memory is rounded up): a
-            # node may take a member that does not fit by what is known here.
-            if scores[node] != packing.INFEASIBLE:
-                left = self._packer.rooms.left[node]
-                devices = packing.take(asked, left, int(device[node]))
-                self._packer.place(asked, node, devices)
-        self._tried = np.array(sorted(counts), dtype=np.int64)
-        return sorted(counts.items())
+        return _Trial(self._packer, self._layout.translate(shape), self._tried)
 
     def _follow(self, cluster: Cluster) -> None:
         """Brings the packer to what is free now: nodes that changed, and those tried out here."""
-        where = np.union1d(self._layout.changed(cluster), self._tried)
+        tried = np.array(sorted(self._tried), dtype=np.int64)
+        where = np.union1d(self._layout.changed(cluster), tried)
         if len(where):
             self._packer.update(where, self._layout.rooms(cluster, where))
-        self._tried = where[:0]
+        self._tried.clear()
 
     def _renew(self, cluster: Cluster) -> None:
         """Other nodes than before: other arrays, and tables if nodes are of another make."""
@@ -106,12 +135,46 @@ class _Kind:
         self._layout = _Layout(cluster, self._name)
         self._learner.adopt(self._layout.fleet)
         self._packer = packing.Packer(self._layout.fleet, self._learner.tables)
+        self._tried.clear()
 
 
+class _Trial:
+    """Members of one shape, put on nodes one after the other to see what the next should do."""
+
+    def __init__(
+        self, packer: packing.Packer, asked: packing_tables.Shape, tried: set[int]
+    ) -> None:
+        self._packer, self._asked, self._tried = packer, asked, tried
+        self.scores, self.device = packer.scores(asked)
+        """How good each node is for the next member, and the device for a share of it there."""
+
+    def put(self, node: int) -> None:
+        # Packing sees less than the caller does (a share of device memory is rounded up): a node
+        # may take a member that does not fit by what is known here.
+        if self.scores[node] == packing.INFEASIBLE:
+            return
+        left = self._packer.rooms.left[node]
+        devices = packing.take(self._asked, left, int(self.device[node]))
+        self._packer.place(self._asked, node, devices)
+        self._tried.add(node)
+        self.scores, self.device = self._packer.scores(self._asked)
+
+
+_MIB = 1 << 20
 _MOST_OF_ONE = 16
 """Members of one unit that count as demand."""
 _FULL = packing.INFEASIBLE
-_WORST = _FULL + 1
+_WORST = -(1 << 40)
+"""Of a node that does not take a member by what is known here: below every other, and sums of it
+are above `_FULL`."""
+
+
+def _scores(trials: Sequence[_Trial], nodes: Ints) -> Ints:
+    """What all kinds together make of each node."""
+    total = np.zeros(len(nodes), dtype=np.int64)
+    for trial in trials:
+        total += np.maximum(trial.scores[nodes], _WORST)
+    return total
 
 
 class _Layout:
@@ -128,6 +191,7 @@ class _Layout:
                 for profile in device.profiles if device.kind == kind else ():
                     part = profile.slices * WHOLE // max(1, device.slices)
                     self._parts[profile.name] = max(part, self._parts.get(profile.name, 0))
+        self.owners: Mask = np.asarray(self._mask.any(axis=1))
         self._memory: Ints = np.maximum(1, cluster.bank.full[1])
         self._most_memory = int(self._memory[self._mask].max(initial=1))
         models = [
@@ -137,7 +201,7 @@ class _Layout:
         self.fleet = packing_tables.Fleet(
             # Copies: the cluster writes a node's new size into its own array.
             cpu=_amounts(cluster.capacity, cluster, "cpu").copy(),
-            memory=_amounts(cluster.capacity, cluster, "memory").copy(),
+            memory=_memory(cluster.capacity, cluster),
             devices=np.where(self._mask, WHOLE, 0).astype(np.int64),
             model=np.array([known.index(model) for model in models], dtype=np.int64),
             models=known,
@@ -154,14 +218,14 @@ class _Layout:
         return (
             cluster.nodes is self._nodes
             and np.array_equal(self.fleet.cpu, _amounts(cluster.capacity, cluster, "cpu"))
-            and np.array_equal(self.fleet.memory, _amounts(cluster.capacity, cluster, "memory"))
+            and np.array_equal(self.fleet.memory, _memory(cluster.capacity, cluster))
         )
 
     def changed(self, cluster: Cluster) -> Ints:
         """Nodes on which something else is free than when this was last asked."""
         now = (
             _amounts(cluster.free, cluster, "cpu"),
-            _amounts(cluster.free, cluster, "memory"),
+            _memory(cluster.free, cluster),
             cluster.bank.compute,
             cluster.bank.memory,
         )
@@ -183,7 +247,7 @@ class _Layout:
         cpu, memory = self.fleet.cpu[where], self.fleet.memory[where]
         return packing.Rooms(
             np.clip(_amounts(cluster.free, cluster, "cpu")[where], 0, cpu),
-            np.clip(_amounts(cluster.free, cluster, "memory")[where], 0, memory),
+            np.clip(_memory(cluster.free, cluster)[where], 0, memory),
             np.where(self._mask[where], left, 0),
             self.fleet.model[where],
         )
@@ -191,7 +255,7 @@ class _Layout:
     def translate(self, shape: Shape) -> packing_tables.Shape:
         """The shape as packing sees it."""
         amounts = dict(shape.amounts)
-        cpu, memory = amounts.get("cpu", 0), amounts.get("memory", 0)
+        cpu, memory = amounts.get("cpu", 0), -(-amounts.get("memory", 0) // _MIB)
         if not shape.requests:
             return packing_tables.Shape(cpu, memory)
         request = shape.requests[0]
@@ -215,3 +279,8 @@ def _amounts(table: Ints, cluster: Cluster, resource: str) -> Ints:
     """A resource of every node; 0 where no node names it."""
     column = cluster.resources.get(resource)
     return np.zeros(len(cluster), dtype=np.int64) if column is None else table[column]
+
+
+def _memory(table: Ints, cluster: Cluster) -> Ints:
+    """Memory of every node, in a unit in which products of it stay far from 64 bits."""
+    return _amounts(table, cluster, "memory") // _MIB

@@ -74,6 +74,8 @@ class Gauge:
         self.by_constraint: dict[Constraint, Ints] = _grouped(
             (shape.constraint, i) for i, shape in enumerate(self.shapes)
         )
+        self.intricate = [(i, shape) for i, shape in enumerate(self.shapes) if not shape.is_plain]
+        """Those of which sums over each thing alone do not tell how many fit."""
 
     def by_amounts(self, free: Ints) -> Ints:
         """By shape and column of `free` (resources by anything), how many members it does for."""
@@ -91,14 +93,14 @@ class Gauge:
         for column in self._asked:
             need, amounts = self._needs[rows, column, None], left.free[column]
             np.minimum(fit, amounts // need, out=fit, where=self._asks[rows, column, None])
-        shares = dict[DeviceRequest, Ints]()
+        shared = dict[DeviceRequest, Ints]()
         for i, row in enumerate(rows.tolist()):
             for request in self.shapes[row].requests:
                 if request.form == "share":
-                    if request not in shares:
-                        each = _shares(left.compute, left.memory, request) * left.shared
-                        shares[request] = arrays.row_sums(each)
-                    np.minimum(fit[i], shares[request], out=fit[i])
+                    if request not in shared:
+                        each = shares(left.compute, left.memory, request) * left.shared
+                        shared[request] = arrays.row_sums(each)
+                    np.minimum(fit[i], shared[request], out=fit[i])
         return np.asarray(fit.sum(axis=1))
 
     def most(self, everywhere: Sequence[Sums]) -> Ints:
@@ -111,7 +113,7 @@ class Gauge:
             if request.form == "whole":
                 found = unlocked.sums(unlocked.values // request.count)
             elif request.form == "share":
-                found = compute.sums(_shares(compute.values, memory.values, request))
+                found = compute.sums(shares(compute.values, memory.values, request))
             else:
                 continue
             fit[rows] = np.minimum(fit[rows], found)
@@ -135,13 +137,13 @@ def _whole(shape: Shape) -> int:
     return max((each.count for each in shape.requests if each.form == "whole"), default=0)
 
 
-def _shares(compute: Ints, memory: Ints, request: DeviceRequest) -> Ints:
-    fit = np.full(compute.shape, MANY, np.int64)
-    if request.compute:
-        fit = compute // request.compute
-    if request.memory:
-        fit = np.minimum(fit, memory // request.memory)
-    return fit
+def shares(compute: Ints, memory: Ints, request: DeviceRequest) -> Ints:
+    """How many of such shares each of some devices does for."""
+    if not request.memory:
+        each = request.compute
+        return compute // each if each else np.full(compute.shape, MANY, np.int64)
+    fit = memory // request.memory
+    return np.minimum(fit, compute // request.compute) if request.compute else fit
 
 
 def _grouped(pairs: Iterable[tuple[Key, int]]) -> dict[Key, Ints]:

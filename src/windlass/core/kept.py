@@ -78,6 +78,15 @@ class Kept:
                 found.add(shape, self.table[row], self.seen[row])
         return found
 
+    def carried_over(self, nodes: int, was: Ints, now: Ints) -> Kept:
+        """Of these nodes under other numbers; of others nothing is known."""
+        twin = self.copy()
+        twin.table = np.zeros((len(self.table), nodes), np.int64)
+        twin.table[:, now] = self.table[:, was]
+        twin.totals = [UNKNOWN] * len(self.row)
+        twin.all_at(0)
+        return twin
+
     def copy(self) -> Kept:
         twin = copy.copy(self)
         twin.table, twin.row = self.table.copy(), dict(self.row)

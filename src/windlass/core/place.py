@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windlass.core import affinity, taste
+from windlass.core.choosing import Spot
 from windlass.core.cluster import Cluster
 from windlass.core.crowd import Crowd
 from windlass.core.facts import Pack, Role, Seat, Topology, Unit
@@ -52,10 +53,14 @@ class Failure:
 class Scorer(Protocol):
     """How `pack: fragmentation` chooses; see `core.fragmentation`."""
 
+    def wanted(self, cluster: Cluster) -> Mask:
+        """Nodes with devices that somebody asked for."""
+        ...
+
     def assign(
         self, cluster: Cluster, shape: Shape, nodes: Ints, room: Ints, count: int
-    ) -> list[tuple[int, int]]:
-        """(node, members) for `count` members, where they break the least that is useful."""
+    ) -> list[Spot]:
+        """Spots for `count` members, where they break the least that is useful."""
         ...
 
 
@@ -151,8 +156,8 @@ def _place_alike(scene: Scene, unit: Unit, wish: Wish) -> tuple[Seat, ...] | Fai
         if sums is not None:
             best = max(best, sums)
             continue
-        counts = _spread_over(scene, unit.pack, shape, caps, where, wish.count, liked)
-        seats = _sit(scene.cluster, shape, wish, counts)
+        spots = _spread_over(scene, unit.pack, shape, caps, where, wish.count, liked)
+        seats = _sit(scene.cluster, shape, wish, spots)
         if seats is not None:
             return seats
         resolved = False  # what was counted could not be taken together: that proves nothing
@@ -220,61 +225,76 @@ def _spread_over(
     where: Where,
     count: int,
     liked: Taste | None,
-) -> list[tuple[int, int]]:
+) -> list[Spot]:
     """How many members go to which nodes; the caller made sure that there is room."""
-    nodes = np.flatnonzero(caps) if where is None else where[caps[where] > 0]
+    nodes = (caps > 0).nonzero()[0] if where is None else where[caps[where] > 0]
     if liked is None:
         return _arrange(scene, pack, shape, nodes, caps[nodes], count)
-    counts: list[tuple[int, int]] = []
+    spots: list[Spot] = []
     for some in liked.groups(nodes):
         part = min(count, int(caps[some].sum()))
-        counts += _arrange(scene, pack, shape, some, caps[some], part)
+        spots += _arrange(scene, pack, shape, some, caps[some], part)
         count -= part
         if not count:
             break
-    return counts
+    return spots
 
 
 def _arrange(
     scene: Scene, pack: Pack, shape: Shape, nodes: Ints, room: Ints, count: int
-) -> list[tuple[int, int]]:
+) -> list[Spot]:
     """So many members over nodes that are liked alike; of equal ones the first are taken."""
     if pack == "spread":
         return _evenly(nodes, room, count)
-    if pack == "fragmentation" and scene.scorer is not None and shape.requests:
-        return scene.scorer.assign(scene.cluster, shape, nodes, room, count)
-    if shape.requests:
+    scorer = scene.scorer if pack == "fragmentation" else None
+    if not shape.requests:
+        return _without_devices(scene.cluster, scorer, shape, nodes, room, count)
+    if scorer is None:
         return _tightly(nodes, room, count)
-    # Members without devices go where devices are not: those nodes are for who needs them.
-    devices = scene.cluster.bank.unlocked[nodes]
-    return _tightly(nodes, room, count, devices if devices.any() else None)
+    return scorer.assign(scene.cluster, shape, nodes, room, count)
 
 
-def _tightly(
-    nodes: Ints, room: Ints, count: int, avoid: Ints | None = None
-) -> list[tuple[int, int]]:
+def _without_devices(
+    cluster: Cluster, scorer: Scorer | None, shape: Shape, nodes: Ints, room: Ints, count: int
+) -> list[Spot]:
+    """Members that need no device go where devices are not: those nodes are for who needs them.
+    With a scorer, those who find no room there go where devices stay the most useful."""
+    beside: list[Spot] = []
+    if scorer is not None:
+        wanted = scorer.wanted(cluster)[nodes]
+        rest = max(0, count - int(room[~wanted].sum()))
+        if rest:
+            beside = scorer.assign(cluster, shape, nodes[wanted], room[wanted], rest)
+        nodes, room, count = nodes[~wanted], room[~wanted], count - rest
+    if not count:
+        return beside
+    devices = cluster.bank.unlocked[nodes]
+    return [*_tightly(nodes, room, count, devices if devices.any() else None), *beside]
+
+
+def _tightly(nodes: Ints, room: Ints, count: int, avoid: Ints | None = None) -> list[Spot]:
     """Fewest nodes, and for what is left over the one with the least room that still fits."""
     key = room if avoid is None else avoid * (1 << 20) + np.minimum(room, (1 << 20) - 1)
     if count == 1:  # there is room for one on each of them
-        return [(int(nodes[np.argmin(key)]), 1)]
-    counts: list[tuple[int, int]] = []
+        return [(int(nodes[np.argmin(key)]), 1, ())]
+    spots: list[Spot] = []
     holds = np.flatnonzero(room >= count)
     if not len(holds):
         # Whole nodes first, the roomiest of them; of equal ones the first.
         order = np.lexsort((-room,) if avoid is None else (-room, avoid))
         filled = np.cumsum(room[order])
         whole = int(np.searchsorted(filled, count, side="right"))
-        counts = [(int(nodes[i]), int(room[i])) for i in order[:whole]]
+        spots = [(int(nodes[i]), int(room[i]), ()) for i in order[:whole]]
         count -= int(filled[whole - 1]) if whole else 0
         if count == 0:
-            return counts
+            return spots
         rest = order[whole:]
         holds = rest[room[rest] >= count]
     last = int(holds[np.argmin(key[holds])])
-    return [*counts, (int(nodes[last]), count)]
+    return [*spots, (int(nodes[last]), count, ())]
 
 
-def _evenly(nodes: Ints, room: Ints, count: int) -> list[tuple[int, int]]:
+def _evenly(nodes: Ints, room: Ints, count: int) -> list[Spot]:
     """One each to the emptiest nodes; in rounds when there are more members than nodes."""
     order = np.argsort(-room, kind="stable")
     nodes, room = nodes[order], room[order]
@@ -286,17 +306,17 @@ def _evenly(nodes: Ints, room: Ints, count: int) -> list[tuple[int, int]]:
         some = open_nodes if count >= len(open_nodes) * rounds else open_nodes[:count]
         taken[some] += rounds
         count -= rounds * len(some)
-    return [(int(node), int(n)) for node, n in zip(nodes, taken, strict=True) if n]
+    return [(int(node), int(n), ()) for node, n in zip(nodes, taken, strict=True) if n]
 
 
 def _sit(
-    cluster: Cluster, shape: Shape, wish: Wish, counts: list[tuple[int, int]]
+    cluster: Cluster, shape: Shape, wish: Wish, spots: Sequence[Spot]
 ) -> tuple[Seat, ...] | None:
     mark = cluster.mark()
     seats: list[Seat] = []
     index, name = wish.first, wish.role.name
-    for node, count in counts:
-        grants = cluster.take(shape, node, count)
+    for node, count, wished in spots:
+        grants = cluster.take(shape, node, count, wished)
         if grants is None:
             cluster.rollback(mark)
             return None
@@ -381,8 +401,8 @@ def _all_in(
         room = int((caps if where is None else caps[where]).sum())
         if room >= wish.count:
             liked = taste.of(scene.cluster, wish.role)
-            counts = _spread_over(scene, unit.pack, shape, caps, where, wish.count, liked)
-            sat = _sit(scene.cluster, shape, wish, counts)
+            spots = _spread_over(scene, unit.pack, shape, caps, where, wish.count, liked)
+            sat = _sit(scene.cluster, shape, wish, spots)
             if sat is not None:
                 seats += sat
                 continue

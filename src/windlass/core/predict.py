@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from windlass.core import hazard
+from windlass.core import hazard, looks
 from windlass.core.evidence import Evidence
 from windlass.core.facts import Unit
 from windlass.core.fragmentation import Fragmentation
@@ -35,10 +35,14 @@ class Patience:
     """The same, as a share of what it had had before it was started: the older a unit, the longer
     it is left alone, so that the number of its stops grows with the logarithm of its length."""
 
+    def left_alone(self, before: float) -> float:
+        """Seconds after its start in which a unit does not lose its place that had had so many."""
+        return max(self.least_run, self.least_share * before)
+
     def defended(self, index: float, ran: float, before: float) -> float:
         """The index with which a unit holds its place that was started `ran` seconds ago and had
         had `before` seconds until then."""
-        if ran < max(self.least_run, self.least_share * before):
+        if ran < self.left_alone(before) - looks.EARLY:
             return 0.0
         return index / self.hysteresis
 
@@ -47,12 +51,14 @@ EAGER = Patience(hysteresis=2.0, least_run=600.0, least_share=0.1)
 """Shortest waits where stopping costs little."""
 LIGHT = Patience(hysteresis=2.0, least_run=3600.0, least_share=0.25)
 """Fewer stops, at somewhat longer waits."""
-LOOKS = (1000.0, 10.0)
-"""Seconds of the first look at a running unit's rank while others wait; each next one comes after
-this many times more. Without them a rank would change only when somebody comes or goes."""
-
 POOL_WEIGHT = 2.0
-"""So many units that behave like the prior are added to what the whole platform showed."""
+"""So many units that behave like the prior are added to what the whole platform showed, where
+seconds are told."""
+DOUBT = 30.0
+"""The same where ranks are. Units come in runs of ten or so that are alike: a hundred of them have
+seen the world ten times, not a hundred times. With a weight of 2, once a run of long units had been
+seen, hundreds of short ones that came next were not even tried: who believes that all are long
+never finds out."""
 SIZE_WEIGHT = 10.0
 """So many units that behave like the whole platform are added to those of one size."""
 KIN_WEIGHT = 1.0
@@ -64,14 +70,6 @@ ENOUGH_KIN = 3
 ENOUGH_ALIKE = 30
 """Units of the same kin and size, or else of the same size, that must have ended before anything
 is said about the seconds of a unit."""
-
-
-def next_look(attained: float) -> float:
-    """The next age at which the rank of a running unit should be looked at again."""
-    look, factor = LOOKS
-    while look <= attained * (1 + 1e-9) + 1e-6:  # a timer that fires early must not fire again
-        look *= factor
-    return look
 
 
 _Who = str | int | tuple[str, int]
@@ -123,7 +121,7 @@ class History:
         self._evidence.end(entry, ran, died=True)
 
     def at(self, now: float) -> Outlook:
-        """What can be said at this time; running units count with what they have had until then."""
+        """What can be said at this time; running units count as of their last look."""
         if self._outlook is None or self._outlook.now != now:
             self._outlook = Outlook(self, now)
         return self._outlook
@@ -149,11 +147,11 @@ class History:
         return made
 
     def evidence_at(self, now: float) -> Evidence:
-        """The evidence with running units brought to this time."""
+        """The evidence with running units brought to their last look before this time."""
         alive = self._evidence.alive
         times = np.array(list(self._running.values())).reshape(-1, 2)
-        attained = times[:, 0] + np.maximum(0.0, now - times[:, 1])
-        bins = hazard.bins_of(attained).tolist()
+        ages = looks.ages(times[:, 0], np.maximum(0.0, now - times[:, 1]))
+        bins = hazard.bins_of(ages).tolist()
         for key, reached in zip(self._running, bins, strict=True):
             entry = alive[key]
             if entry.bin != reached:
@@ -171,8 +169,9 @@ class Outlook:
     def __init__(self, history: History, now: float) -> None:
         self.now = now
         self._history = history
-        self._tables: dict[_Who, Floats] = {}
-        """Hazards of those that were asked for."""
+        self._tables: dict[tuple[_Who, float], Floats] = {}
+        """Hazards of those that were asked for, with so much doubt."""
+        self._by_size: dict[float, dict[int, Floats]] = {}
         self._indexes: dict[tuple[_Who, int], float] = {}
         """Who, at which age -> seconds to invest per completion."""
 
@@ -180,9 +179,10 @@ class Outlook:
     def _evidence(self) -> Evidence:
         return self._history.evidence_at(self.now)
 
-    @functools.cached_property
-    def _by_size(self) -> dict[int, Floats]:
-        return _hazards_by_size(self._evidence)
+    def _of_sizes(self, doubt: float) -> dict[int, Floats]:
+        if doubt not in self._by_size:
+            self._by_size[doubt] = _hazards_by_size(self._evidence, doubt)
+        return self._by_size[doubt]
 
     def index(self, unit: Unit, attained: float) -> float:
         """Device-seconds to invest per completion, by what units like it did: small goes first."""
@@ -192,7 +192,7 @@ class Outlook:
         age = hazard.bin_of(attained)
         found = self._indexes.get((who, age))
         if found is None:
-            row = self._hazards(who, devices)
+            row = self._hazards(who, devices, DOUBT)
             found = float(hazard.seconds_per_end(row[None, :], np.array([age]))[0])
             self._indexes[who, age] = found
         return found * devices
@@ -205,7 +205,7 @@ class Outlook:
         alike = 0 if tally is None else int(tally.died.sum())
         if alike < ENOUGH_ALIKE and self._evidence.ended_of(unit.kin or "", devices) < ENOUGH_KIN:
             return None
-        return hazard.quantile(self._hazards(who, devices), attained, share)
+        return hazard.quantile(self._hazards(who, devices, POOL_WEIGHT), attained, share)
 
     def expected(self, unit: Unit) -> float | None:
         """Seconds that it will probably not exceed; None if too little is known to say."""
@@ -227,10 +227,11 @@ class Outlook:
             return (unit.kin or "", devices), devices
         return (unit.key if entry.row >= 0 else entry.size), entry.size
 
-    def _hazards(self, who: _Who, devices: int) -> Floats:
-        found = self._tables.get(who)
+    def _hazards(self, who: _Who, devices: int, doubt: float) -> Floats:
+        found = self._tables.get((who, doubt))
         if found is None:
-            parent = self._by_size.get(devices, self._by_size[0])
+            sizes = self._of_sizes(doubt)
+            parent = sizes.get(devices, sizes[0])
             match who:
                 case (str(kin), _):
                     deaths, at_risk = self._evidence.newest(kin, devices)
@@ -240,13 +241,14 @@ class Outlook:
                     found = hazard.blend(parent, deaths, at_risk, KIN_WEIGHT)
                 case _:
                     found = parent
-            self._tables[who] = found
+            self._tables[who, doubt] = found
         return found
 
     def _rank_all(self) -> None:
         """The index of all units with neighbours, at their present age, many at one go."""
+        sizes = self._of_sizes(DOUBT)
         for entries, deaths, at_risk in self._evidence.rows(_AT_ONCE):
-            parents = np.array([self._by_size[entry.size] for entry in entries])
+            parents = np.array([sizes[entry.size] for entry in entries])
             table = hazard.blend(parents, deaths, at_risk, KIN_WEIGHT)
             ages = np.array([entry.bin for entry in entries])
             found = hazard.seconds_per_end(table, ages).tolist()
@@ -254,13 +256,13 @@ class Outlook:
                 self._indexes[entry.key, entry.bin] = seconds
 
 
-def _hazards_by_size(evidence: Evidence) -> dict[int, Floats]:
+def _hazards_by_size(evidence: Evidence, doubt: float) -> dict[int, Floats]:
     """What units of each size did; at 0, what all did."""
     tallies = evidence.tallies
     nothing = np.zeros(hazard.BINS)
     deaths = sum((tally.died for tally in tallies.values()), nothing)
     at_risk = sum((tally.at_risk() for tally in tallies.values()), nothing)
-    pooled = hazard.blend(hazard.PRIOR, deaths, at_risk, POOL_WEIGHT)
+    pooled = hazard.blend(hazard.PRIOR, deaths, at_risk, doubt)
     found = {0: pooled}
     for devices, tally in tallies.items():
         found[devices] = hazard.blend(pooled, tally.died, tally.at_risk(), SIZE_WEIGHT)

@@ -86,6 +86,8 @@ class Desk:
     decision room only shrinks, so who does not fit there need not look any further."""
     borrowed: dict[object, tuple[object, Pool | None]] = dataclasses.field(default_factory=dict)
     """What `victims` found out about who holds borrowed room, and after which changes."""
+    nobody: Pool | None = None
+    """Kept by `victims`."""
     members: dict[int, tuple[int, list[tuple[set[str], int]]]] = dataclasses.field(
         default_factory=dict
     )
@@ -119,20 +121,23 @@ def make_room(cycle: Cycle, ask: Ask, failure: Failure) -> bool:
 def second_look(cycle: Cycle) -> None:
     """Units that have the right to room on which others start in this very decision take it back
     before those start: else the next decision would have to stop them, or others of their queue in
-    their stead. Only where few start and few have a right: the work grows with both."""
+    their stead. So they do where room was promised to one that stands before others of its queue:
+    these may hold what is borrowed only since. Only where few start and few have a right: the work
+    grows with both."""
     desk = cycle.desk
     if len(desk.entitled) > MOST_ENTITLED or len(cycle.placements) > MOST_STARTS:
         return
     desk.late = True
     for withholding in (True, False):  # who runs goes only where withholding does not help
-        while desk.entitled and any(victims.withdrawable(cycle)):
+        promised = bool(cycle.evictions) and not withholding
+        while desk.entitled and (promised or any(victims.withdrawable(cycle))):
             if not _look_again(cycle, withholding=withholding):
                 break
 
 
 def _look_again(cycle: Cycle, *, withholding: bool) -> bool:
-    """Whether anybody found room. Those whose start was withheld for it then have another turn:
-    they may fit elsewhere."""
+    """Whether anybody found room. If a start was withheld for it, everybody who waits then has
+    another turn: that one may fit elsewhere, and others where it would have been."""
     desk, found, before = cycle.desk, False, list(cycle.placements)
     desk.withholding = withholding
     _forget(cycle)
@@ -144,11 +149,10 @@ def _look_again(cycle: Cycle, *, withholding: bool) -> bool:
             found = True
             _forget(cycle)
     desk.withholding = False
-    withheld = [key for key in before if key not in cycle.placements]
-    if withheld:
+    if any(key not in cycle.placements for key in before):
         _forget(cycle)
-    for key in withheld:
-        cycle.consider(cycle.snapshot.waiting[key])
+        for unit in cycle.turns():
+            cycle.consider(unit)
     return found
 
 
@@ -304,15 +308,9 @@ def _hope(
     if outlook is not None:
         own.append(outlook.worst_hope)
 
-    def might(beside: tuple[Held, ...]) -> bool:
-        if (
-            outlook is not None
-            and outlook.most_later(cluster, shape, level, beside) >= failure.wanted
-        ):
-            return True
-        return victims.most_with(cluster, own, shape, level, beside) >= failure.wanted
-
-    return might(beside)
+    if outlook is not None and outlook.most_later(cluster, shape, level, beside) >= failure.wanted:
+        return True
+    return victims.most_with(cluster, own, shape, level, beside) >= failure.wanted
 
 
 def _find_room(cycle: Cycle, ask: Ask, over: frozenset[str], *, entitled: bool) -> bool:
@@ -357,10 +355,8 @@ def _count_on_others(cycle: Cycle, claim: Claim) -> bool:
     if outlook is None or not _may_suffice(cycle, claim.unit, outlook):
         return False
     nobody, none = victims.nobody(cycle, claim), np.zeros(0, np.bool_)
+    claim = dataclasses.replace(claim, tree=cycle.departures.tree_without())
     trial = Trial(cycle, claim, nobody, outlook.later, quota=True)
-    if not trial.fits(none):
-        return False
-    trial.claim = dataclasses.replace(claim, tree=cycle.departures.tree_without())
     plan = freeing.plan(lambda _: trial, nobody, none, models.in_turn(claim.unit))
     if plan is not None:
         _commit(cycle, claim.unit, nobody, plan)

@@ -76,6 +76,14 @@ class Tree:
         twin._shares = dict(self._shares)
         return twin
 
+    def resized(self, capacity: Amounts) -> Tree:
+        """The same queues, with what they hold, in a cluster of another size."""
+        if capacity == self.capacity:
+            return self
+        twin = Tree(self.queues.values(), capacity)
+        twin.used, twin.firm, twin.total = self.used, self.firm, self.total
+        return twin
+
     def empty(self) -> Tree:
         """A fork in which nobody holds anything."""
         twin = object.__new__(Tree)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,13 +18,17 @@ import numpy.typing as npt
 
 from windlass.core.choosing import PARTITIONED
 from windlass.core.cluster import Cluster
-from windlass.core.facts import Role, Running, Seat, Unit
+from windlass.core.facts import Nomination, Placement, Role, Running, Seat, Unit
+from windlass.core.numbers import Numbers
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Cycle
 
 Ints = npt.NDArray[np.int64]
 Times = npt.NDArray[np.float64]
+
+Footprint = tuple[int, int, int, int, int]
+"""Of a grant, as `Bank.footprint` has it."""
 
 AT_ONCE = float("-inf")
 """The end of who was told to go: any moment now."""
@@ -44,9 +48,17 @@ class Rows:
 
 
 def rows_of(cluster: Cluster, unit: Unit, seats: Iterable[Seat]) -> Rows:
+    members, devices, ports = _listed(cluster, unit, seats)
+    return Rows(_members(cluster, members), _devices(devices), tuple(ports))
+
+
+def _listed(
+    cluster: Cluster, unit: Unit, seats: Iterable[Seat]
+) -> tuple[list[list[int]], list[Footprint], list[tuple[int, int]]]:
+    """What `Rows` has, one after another."""
     roles = {role.name: role for role in unit.roles}
     counts: dict[tuple[str, int, int], int] = {}
-    devices: list[tuple[int, int, int, int, int]] = []
+    devices: list[Footprint] = []
     ports: list[tuple[int, int]] = []
     for seat in seats:
         node, role = cluster.index.get(seat.node), roles.get(seat.role)
@@ -56,13 +68,21 @@ def rows_of(cluster: Cluster, unit: Unit, seats: Iterable[Seat]) -> Rows:
         counts[seat.role, node, numa] = counts.get((seat.role, node, numa), 0) + 1
         devices += cluster.bank.footprint(node, seat.grants)
         ports += [(port, node) for port in role.ports]
-    members = np.zeros((1 + len(cluster.resources), len(counts)), np.int64)
-    for at, ((name, node, numa), count) in enumerate(counts.items()):
-        members[0, at] = node
+    members: list[list[int]] = []
+    for (name, node, numa), count in counts.items():
+        member = [node] + [0] * len(cluster.resources)
         for column, need in cluster.needs_on(cluster.shape_of(roles[name]), node, numa):
-            members[1 + column, at] = need * count
-    flat = np.array(devices, np.int64).reshape(-1, 5).T
-    return Rows(members, flat, tuple(ports))
+            member[1 + column] = need * count
+        members.append(member)
+    return members, devices, ports
+
+
+def _members(cluster: Cluster, members: list[list[int]]) -> Ints:
+    return np.array(members, np.int64).reshape(-1, 1 + len(cluster.resources)).T
+
+
+def _devices(devices: list[Footprint]) -> Ints:
+    return np.array(devices, np.int64).reshape(-1, 5).T
 
 
 def believed(end: float | None, now: float) -> float | None:
@@ -106,7 +126,8 @@ class Table:
         self._order: Ints = np.zeros(0, np.int64)
         self._times: Times = np.zeros(0)
 
-    def put(self, time: float, values: Ints) -> list[int]:
+    def put(self, times: Sequence[float], values: Ints) -> list[int]:
+        """Each at its time."""
         count = values.shape[1]
         if not count:
             return []
@@ -115,7 +136,7 @@ class Table:
         rows = self._free[-count:]
         del self._free[-count:]
         self.values[:, rows] = values
-        self._time[rows] = time
+        self._time[rows] = times
         self._live[rows] = True
         self._added += rows
         self._changed = True
@@ -141,6 +162,11 @@ class Table:
             self._stale[:] = False
             self._added, self._changed = [], False
         return self._order, self._times
+
+    def carry_over(self, numbers: Ints) -> None:
+        """What rows are about, their first value, has other numbers by now."""
+        live = np.flatnonzero(self._live)
+        self.values[0, live] = numbers[self.values[0, live]]
 
     def _grow(self) -> None:
         size = len(self._time)
@@ -177,12 +203,29 @@ class Releases:
             self.enter(cluster, unit, staying, running.expected_end)
 
     def enter(self, cluster: Cluster, unit: Unit, seats: Iterable[Seat], end: float) -> None:
-        rows = rows_of(cluster, unit, seats)
-        members, devices = self._rows.setdefault(unit.key, ([], []))
-        members += self.members.put(end, rows.members)
-        devices += self.devices.put(end, rows.devices)
-        if rows.ports:
-            self.ports.setdefault(unit.key, []).extend((end, *each) for each in rows.ports)
+        self.enter_all(cluster, [(unit, seats, end)])
+
+    def enter_all(
+        self, cluster: Cluster, stays: Iterable[tuple[Unit, Iterable[Seat], float]]
+    ) -> None:
+        """Hundreds start in a decision: arrays are made once for all of them."""
+        members, devices = list[list[int]](), list[Footprint]()
+        ends, owners = (list[float](), list[float]()), list[tuple[str, int, int]]()
+        for unit, seats, end in stays:
+            mine, granted, ports = _listed(cluster, unit, seats)
+            members += mine
+            devices += granted
+            ends[0].extend([end] * len(mine))
+            ends[1].extend([end] * len(granted))
+            owners.append((unit.key, len(mine), len(granted)))
+            if ports:
+                self.ports.setdefault(unit.key, []).extend((end, *each) for each in ports)
+        seated = iter(self.members.put(ends[0], _members(cluster, members)))
+        held = iter(self.devices.put(ends[1], _devices(devices)))
+        for key, seats_of_it, grants_of_it in owners:
+            rows = self._rows.setdefault(key, ([], []))
+            rows[0].extend(itertools.islice(seated, seats_of_it))
+            rows[1].extend(itertools.islice(held, grants_of_it))
 
     def leave(self, key: str) -> None:
         members, devices = self._rows.pop(key, ([], []))
@@ -190,6 +233,13 @@ class Releases:
         self.devices.drop(devices)
         self.ports.pop(key, None)
         self.unknown.pop(key, None)
+
+    def carry_over(self, numbers: Numbers) -> None:
+        """Nodes have other numbers; nobody is left on one that has none."""
+        self.members.carry_over(numbers.node)
+        self.devices.carry_over(numbers.device)
+        for entries in self.ports.values():
+            entries[:] = [(end, port, int(numbers.node[node])) for end, port, node in entries]
 
     def rows(self, key: str) -> tuple[list[int], list[int]]:
         return self._rows.get(key, ([], []))
@@ -205,14 +255,12 @@ class Ledger:
         self._placed = self._evicted = 0
         self._nominated: set[str] = set()
         self._lanes: list[tuple[_Lane, _Lane]] = []
-        self._lasting: tuple[int, tuple[_Lane, _Lane], Times] | None = None
-        """Of the snapshot's own, after so many were stopped, and when they give back."""
+        self._lasting: tuple[int, tuple[_Lane, _Lane]] | None = None
+        """Of the snapshot's own, after so many were stopped."""
         self._ports: list[tuple[float, int, int]] = []
         self._insistent: list[tuple[Role, Seat]] = []
         """Ports and slices that are held for somebody on top of who leaves them."""
         self._now = 0.0
-        self.times: Times = np.zeros(0)
-        """When room comes back, ascending."""
 
     def refresh(self, cycle: Cycle) -> None:
         """Takes in what the decision has done since the last time."""
@@ -229,6 +277,11 @@ class Ledger:
         self._take_in(cycle, self._own)
         self._insistent, self._now = cycle.departures.insistent(), cycle.now
         self._sort(cycle.now)
+
+    def times(self, after: float, before: float) -> Times:
+        """When room comes back, strictly between two moments, ascending."""
+        times, more = (_between(members.times, after, before) for members, _ in self._lanes)
+        return _distinct(np.insert(times, np.searchsorted(times, more), more))
 
     def move(self, cluster: Cluster, since: float, until: float) -> None:
         """Brings a cluster from how it will be at one time to how it will be at another."""
@@ -270,28 +323,25 @@ class Ledger:
                 )
                 own.follow(cluster, dataclasses.replace(running, leaving=told))
         self._evicted = len(cycle.evictions)
-        for placement in itertools.islice(cycle.placements.values(), self._placed, None):
-            self._add(cycle, own, placement.unit, placement.seats)
-        self._placed = len(cycle.placements)
-        for nomination in cycle.nominations.values():
-            if nomination.unit not in self._nominated:
-                self._add(cycle, own, nomination.unit, nomination.seats)
-        self._nominated = set(cycle.nominations)
+        own.enter_all(cluster, self._new_stays(cycle))
+        self._placed, self._nominated = len(cycle.placements), set(cycle.nominations)
 
-    def _add(self, cycle: Cycle, own: Releases, key: str, seats: Sequence[Seat]) -> None:
-        running = cycle.running.get(key)
-        unit = running.unit if running is not None else cycle.snapshot.waiting[key]
-        end = running.expected_end if running is not None else cycle.expected_end(unit)
-        if end is not None:
-            own.enter(cycle.scene.cluster, unit, seats, end)
+    def _new_stays(self, cycle: Cycle) -> Iterator[tuple[Unit, Sequence[Seat], float]]:
+        """Who was placed or nominated since, and gives back at a known time."""
+        placed = itertools.islice(cycle.placements.values(), self._placed, None)
+        nominated = (n for n in cycle.nominations.values() if n.unit not in self._nominated)
+        for each in itertools.chain[Placement | Nomination](placed, nominated):
+            running = cycle.running.get(each.unit)
+            unit = running.unit if running is not None else cycle.snapshot.waiting[each.unit]
+            end = running.expected_end if running is not None else cycle.expected_end(unit)
+            if end is not None:
+                yield unit, each.seats, end
 
     def _sort(self, now: float) -> None:
         if self._own is None:
             return
-        base, times = self._of_base(now)
         own = (_Lane(self._own.members, now, []), _Lane(self._own.devices, now, []))
-        self._lanes = [base, own]
-        self.times = _distinct(np.insert(times, np.searchsorted(times, own[0].times), own[0].times))
+        self._lanes = [self._of_base(now), own]
         self._ports = [
             (float(_effective(np.array([end]), now)[0]), port, node)
             for releases, stopped in ((self._base, self._stopped), (self._own, set[str]()))
@@ -300,14 +350,14 @@ class Ledger:
             for end, port, node in entries
         ]
 
-    def _of_base(self, now: float) -> tuple[tuple[_Lane, _Lane], Times]:
+    def _of_base(self, now: float) -> tuple[_Lane, _Lane]:
         """What runs, but for those who were stopped: long, and seldom another."""
         if self._lasting is None or self._lasting[0] != len(self._stopped):
             skipped = [self._base.rows(key) for key in sorted(self._stopped)]
             members = _Lane(self._base.members, now, [row for rows, _ in skipped for row in rows])
             devices = _Lane(self._base.devices, now, [row for _, rows in skipped for row in rows])
-            self._lasting = (len(self._stopped), (members, devices), _distinct(members.times))
-        return self._lasting[1:]
+            self._lasting = (len(self._stopped), (members, devices))
+        return self._lasting[1]
 
 
 class _Lane:
@@ -335,6 +385,11 @@ def _effective(ends: Times, now: float) -> Times:
     """Who was told to go ends now; who runs longer than expected is believed to run on for as
     long as it is already late, so that one wrong guess does not keep a cluster idle."""
     return np.where(np.isneginf(ends), now, np.where(ends < now, 2 * now - ends, ends))
+
+
+def _between(ascending: Times, after: float, before: float) -> Times:
+    first = int(np.searchsorted(ascending, after, side="right"))
+    return ascending[first : int(np.searchsorted(ascending, before, side="left"))]
 
 
 def _distinct(ascending: Times) -> Times:

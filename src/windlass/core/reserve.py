@@ -253,7 +253,7 @@ def lift(cycle: Cycle, unit: Unit) -> Held | None:
 def may_promise(cycle: Cycle, unit: Unit) -> bool:
     """The first blocked heads of a queue get a promise, no more than it says; after some for whom
     no time could be found, nobody else is looked at."""
-    most = cycle.queue_of(unit).reserve
+    most = cycle.queue_of(unit).promises
     if not most or cycle.memory.searched.get(unit.queue, 0) >= SEARCHES:
         return False
     if len(cycle.reservations) >= cycle.policy.reservations or _may_not_be_lent(cycle, unit):
@@ -305,16 +305,13 @@ def _append(cycle: Cycle, held: Held) -> None:
 
 
 def _add(cycle: Cycle, held: Held) -> bool:
-    """One more promise, if those that start while it runs still hold."""
+    """One more promise, if those that start while it runs still hold. They may get other devices
+    for it; those under way when it starts do not, since it was found beside them."""
     stay = Stay(held.unit, held.start, held.end, held.seats)
-    met = shadows.affected(cycle.reservations, stay)
-    before = [each.seats for each in met]
-    fits = shadows.admit(met, stay, keep=True) is None
-    if fits:
-        for other, seats in zip(met, before, strict=True):
-            shadows.follow(held, other, seats)
-        _append(cycle, held)
-    return fits
+    if shadows.admit(shadows.affected(cycle.reservations, stay), stay, keep=True) is not None:
+        return False
+    _append(cycle, held)
+    return True
 
 
 def claim(cycle: Cycle, unit: Unit, promise: Held | None) -> bool:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from windlass.core import amounts
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Role, Running, Seat
+from windlass.core.numbers import Numbers
 from windlass.core.queues import Sums
 
 Ints = npt.NDArray[np.int64]
@@ -197,6 +198,17 @@ class Roster:
         self.leaving.pop(unit.key, None)
         self.growing.pop(unit.key, None)
 
+    def carry_over(self, numbers: Numbers) -> None:
+        """Nodes have other numbers; nobody is left on one that has none."""
+        node, device = numbers.node.tolist(), numbers.device.tolist()
+        for name, units in self._queues.items():
+            moved = {
+                key: tuple([_moved(p, node, device) for p in own]) for key, own in units.items()
+            }
+            self._queues[name] = moved
+        for name, columns in self._columns.items():
+            self._columns[name] = _carried_over(columns, self._queues.get(name, {}), numbers)
+
     def lay_out(self, resources: int) -> None:
         """Prepares the columns of all queues, so that no decision has to."""
         for name in self._queues:
@@ -314,6 +326,35 @@ def _columns(units: Mapping[str, tuple[Piece, ...]], resources: int) -> Columns:
         surplus_rows,
         np.array([_is_leaving(piece) for piece in pieces], np.bool_),
         flatten(pieces, resources),
+    )
+
+
+def _moved(piece: Piece, node: Sequence[int], device: Sequence[int]) -> Piece:
+    """The same where nodes and devices have other numbers."""
+    return Piece(
+        piece.running, piece.seats, piece.surplus, piece.held, piece.size,
+        tuple([(node[member[0]], *member[1:]) for member in piece.members]),
+        tuple([(device[grant[0]], *grant[1:]) for grant in piece.grants]),
+    )  # fmt: skip
+
+
+def _carried_over(
+    columns: Columns, units: Mapping[str, tuple[Piece, ...]], numbers: Numbers
+) -> Columns:
+    """Columns with the pieces by their new numbers. Who changed since they were laid out stays
+    what it was: the next to ask has it replaced."""
+    flat, old = columns.flat, columns.pieces
+    members, devices = flat.members.copy(), flat.devices.copy()
+    members[0], devices[0] = numbers.node[members[0]], numbers.device[devices[0]]
+    lengths = np.diff(np.append(columns.first, len(old)))
+    pieces: list[Piece] = []
+    for key, begin, length in zip(columns.keys, columns.first, lengths, strict=True):
+        own = units.get(key, ())
+        pieces.extend(own if len(own) == length else old[begin : begin + length])
+    return dataclasses.replace(
+        columns,
+        pieces=_objects(pieces),
+        flat=dataclasses.replace(flat, members=members, devices=devices),
     )
 
 

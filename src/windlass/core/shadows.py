@@ -40,6 +40,8 @@ class Held:
     by_node: dict[int, list[int]] = dataclasses.field(default_factory=dict)
     """Node -> which of the seats are there."""
     nodes: Ints = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
+    names: frozenset[str] = frozenset()
+    """Of the same nodes."""
     version: int = 0
     """Changes whenever what is free beside it changes; not where something was only tried."""
     _rows: releases.Rows | None = None
@@ -49,6 +51,7 @@ class Held:
         for at, seat in enumerate(self.seats):
             self.by_node.setdefault(self.shadow.index[seat.node], []).append(at)
         self.nodes = np.fromiter(self.by_node, np.int64, len(self.by_node))
+        self.names = frozenset([seat.node for seat in self.seats])
 
     @property
     def reservation(self) -> Reservation:
@@ -144,8 +147,7 @@ def affected(beside: Iterable[Held], stay: Stay) -> list[Held]:
     found = [
         held
         for held in beside
-        if stay.start <= held.start
-        and any(held.shadow.index.get(name) in held.by_node for name in stay.by_name)
+        if stay.start <= held.start and not held.names.isdisjoint(stay.by_name)
     ]
     if not any(held.start < stay.end for held in found):
         return []
@@ -174,7 +176,7 @@ def leave(held: Held, stay: Stay) -> None:
     if held.start >= stay.end:
         return
     for name, seats in stay.by_name.items():
-        if held.shadow.index.get(name) in held.by_node:
+        if name in held.names:
             _move(held.shadow, stay.unit, seats, +1)
     held.settle()
 
@@ -206,18 +208,6 @@ def move_in_shadows(others: Iterable[Held], promise: Held, sign: int) -> None:
             held.settle()
 
 
-def follow(held: Held, other: Held, before: Sequence[Seat]) -> None:
-    """Another promise got other devices of its nodes: the shadow of this one sees it there."""
-    if other.seats is before or not other.start <= held.start < other.end:
-        return
-    shared = held.by_node.keys() & other.by_node.keys()
-    for node in shared:
-        _move(held.shadow, other.unit, [before[at] for at in other.by_node[node]], +1)
-        _move(held.shadow, other.unit, other.on(node), -1)
-    if shared:
-        held.settle()
-
-
 # --- one node
 
 
@@ -236,7 +226,7 @@ def _admit_on(met: Sequence[Held], stay: Stay, name: str) -> Held | None:
     """One node, promise after promise in the order of their starts: those already under way at
     each start sit where they sit, the one that starts takes of what is left. The first for which
     nothing is left, if there is one."""
-    here = [held for held in met if held.shadow.index[name] in held.by_node]
+    here = [held for held in met if name in held.names]
     changes = [_Change(stay.unit, stay.start, stay.end, [], stay.by_name[name])]
     for at, held in enumerate(here):
         present = [change for change in changes if change.start <= held.start < change.end]

@@ -7,6 +7,7 @@ nothing fits) is found by the shape's number; its key holds everything that such
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 
 from windlass.core.facts import Constraint, DeviceRequest, Role, Unit
@@ -17,7 +18,7 @@ OWN = -1
 """Stands for the kind of units that are like no other."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Shape:
     id: int
     needs: tuple[tuple[int, int], ...]
@@ -31,13 +32,13 @@ class Shape:
     unknown: bool
     """Asks for a resource that no node has."""
 
-    @property
+    @functools.cached_property
     def is_counted_exactly(self) -> bool:
         """Whether "how many fit" is the true number: not where requests of one member compete for
         the same devices, which is counted by trying one order."""
         return len({request.kind for request in self.requests}) == len(self.requests)
 
-    @property
+    @functools.cached_property
     def is_plain(self) -> bool:
         """Whether how many fit on a node follows from what it has of each thing alone."""
         return (

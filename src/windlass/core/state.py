@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
-from windlass.core import amounts, asked, facts_check, locality, order, place
+from windlass.core import amounts, asked, facts_check, locality, numbers, order, place
 from windlass.core.cluster import Cluster
 from windlass.core.crowd import Crowd
 from windlass.core.facts import Facts, Node, Nomination, Queue, Quota, Reservation, Running, Unit
@@ -161,7 +162,7 @@ class Snapshot:
         self.put_quotas(facts.quotas)
         self._line_up(facts.waiting)
         if history is None:
-            for unit in facts.waiting:
+            for unit in sorted(facts.waiting, key=lambda unit: (unit.submitted, unit.key)):
                 self._learn_demand(unit)
 
     def facts(self) -> Facts:
@@ -210,21 +211,21 @@ class Snapshot:
 
     # --- events
 
-    def put_node(self, node: Node) -> None:
-        known = self.cluster.index.get(node.name)
-        if known is not None:
-            old = self.cluster.nodes[known]
-            if _layout(old) == _layout(node):
+    def put_nodes(self, nodes: Mapping[str, Node | None]) -> None:
+        """Nodes that came, changed, or went (None), by name."""
+        moved, resized = dict[str, Node | None](), False
+        for name, node in nodes.items():
+            known = self.cluster.index.get(name)
+            old = None if known is None else self.cluster.nodes[known]
+            if node is None or old is None or _layout(old) != _layout(node):
+                moved[name] = node
+            else:
                 self.cluster.update(node)
-                if _size(old) != _size(node):
-                    self.tree = self._new_tree()
-                return
-        others = [each for each in self.cluster.nodes if each.name != node.name]
-        self._rebuild([*others, node])
-
-    def drop_node(self, name: str) -> None:
-        if name in self.cluster.index:
-            self._rebuild([node for node in self.cluster.nodes if node.name != name])
+                resized |= _size(old) != _size(node)
+        if moved.keys() & self.cluster.index.keys() or any(moved.values()):
+            self._move_nodes(moved)
+        if moved or resized:
+            self.tree = self.tree.resized(self.cluster.totals())
 
     def put_queue(self, queue: Queue) -> None:
         self.queues[queue.name] = queue
@@ -363,23 +364,43 @@ class Snapshot:
         self.spaces.add(unit.namespace, held, len(running.seats), sign)
 
     def _new_tree(self) -> Tree:
+        """The queues changed: everybody is counted again."""
         tree = Tree(self.queues.values(), self.cluster.totals())
         for key, running in self.running.items():
             unit = running.unit
             tree.add(unit.queue, self.held[key], firm=not unit.preemptible)
         return tree
 
-    def _rebuild(self, nodes: Iterable[Node]) -> None:
-        """A node came or went: places shift, so everything is counted again."""
-        running = list(self.running.values())
-        self.running, self.held, self.there = {}, {}, {}
-        self.crowd, self.roster = Crowd(), Roster()
-        self.cluster = Cluster(list(nodes), self.levels)
-        self.releases = Releases(self.cluster)
-        for each in running:
+    def _move_nodes(self, changed: Mapping[str, Node | None]) -> None:
+        """Places shift. Who is on nodes that changed goes and comes again; all others stay as they
+        are, under new numbers, unless members mean something else by now."""
+        old = self.cluster
+        stay = [node for node in old.nodes if node.name not in changed]
+        new = Cluster([*stay, *filter(None, changed.values())], self.levels)
+        carried = _mean_the_same(old, new)
+        near = (key for name in changed for key in self.there.get(name, ()))
+        there = [self.running[key] for key in dict.fromkeys(near if carried else self.running)]
+        for each in there:
+            self._count(each, -1)
+            self._let_go(each)
+        if carried:
+            shifted = numbers.between(old, new, changed)
+            new.carry_over(old, shifted)
+            self.releases.carry_over(shifted)
+            self.roster.carry_over(shifted)
+        else:
+            self.releases, self.roster = Releases(new), Roster()
+        self.cluster = new
+        for each in there:
             self._hold(each)
-        self.tree = self._new_tree()
-        self.put_quotas(self.spaces.quotas.values())
+            self._count(each, 1)
+
+
+def _mean_the_same(old: Cluster, new: Cluster) -> bool:
+    """Whether members hold the same columns in both, and count for as much in quotas."""
+    return list(old.resources) == list(new.resources) and all(
+        amounts.charge(new, request) == part for request, part in old.charges.items()
+    )
 
 
 def _layout(node: Node) -> tuple[object, ...]:
@@ -408,40 +429,56 @@ def build(facts: Facts, history: History | None = None) -> Snapshot:
 
 
 def apply(snapshot: Snapshot, events: Iterable[Event]) -> Snapshot:
-    """Brings the snapshot up to date and returns it."""
+    """Brings the snapshot up to date and returns it. Nodes that change one after another do so at
+    once: places shift, and that costs the same for one as for many."""
     once = facts_check.Once()
-    for event in events:
-        match event:
-            case NodePut(node):
-                facts_check.refuse_bad_node(node, once)
-                snapshot.put_node(node)
-            case NodeGone(name):
-                snapshot.drop_node(name)
-            case QueuePut(queue):
-                facts_check.refuse_bad_queue(queue)
-                snapshot.put_queue(queue)
-            case QueueGone(name):
-                snapshot.drop_queue(name)
-            case QuotasPut(quotas):
-                facts_check.refuse_bad_quotas(quotas)
-                snapshot.put_quotas(quotas)
-            case Nominated(nomination):
-                facts_check.refuse_bad_nomination(nomination)
-                snapshot.nominations[nomination.unit] = nomination
-            case NominationGone(unit):
-                snapshot.nominations.pop(unit, None)
-            case Promised(reservations):
-                facts_check.refuse_bad_reservations(reservations)
-                snapshot.reservations = reservations
-            case _:
-                _apply_to_unit(snapshot, event, once)
+    for of_nodes, group in itertools.groupby(events, lambda e: isinstance(e, NodePut | NodeGone)):
+        if of_nodes:
+            _apply_to_nodes(snapshot, group, once)
+        else:
+            for event in group:
+                _apply(snapshot, event, once)
     snapshot.roster.lay_out_again(len(snapshot.cluster.resources))
     return snapshot
 
 
-def _apply_to_unit(
-    snapshot: Snapshot, event: Waits | Holds | Saved | Gone, once: facts_check.Once
-) -> None:
+def _apply_to_nodes(snapshot: Snapshot, events: Iterable[Event], once: facts_check.Once) -> None:
+    nodes: dict[str, Node | None] = {}
+    try:
+        for event in events:
+            match event:
+                case NodePut(node):
+                    facts_check.refuse_bad_node(node, once)
+                    nodes[node.name] = node
+                case NodeGone(name):
+                    nodes[name] = None
+    finally:
+        snapshot.put_nodes(nodes)  # also those before one that is refused
+
+
+def _apply(snapshot: Snapshot, event: Event, once: facts_check.Once) -> None:
+    match event:
+        case QueuePut(queue):
+            facts_check.refuse_bad_queue(queue)
+            snapshot.put_queue(queue)
+        case QueueGone(name):
+            snapshot.drop_queue(name)
+        case QuotasPut(quotas):
+            facts_check.refuse_bad_quotas(quotas)
+            snapshot.put_quotas(quotas)
+        case Nominated(nomination):
+            facts_check.refuse_bad_nomination(nomination)
+            snapshot.nominations[nomination.unit] = nomination
+        case NominationGone(unit):
+            snapshot.nominations.pop(unit, None)
+        case Promised(reservations):
+            facts_check.refuse_bad_reservations(reservations)
+            snapshot.reservations = reservations
+        case _:
+            _apply_to_unit(snapshot, event, once)
+
+
+def _apply_to_unit(snapshot: Snapshot, event: Event, once: facts_check.Once) -> None:
     match event:
         case Waits(unit):
             facts_check.refuse_bad_unit(unit, once)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from windlass.core import amounts, place, together, ungranted
+from windlass.core import amounts, together, ungranted
 from windlass.core.cluster import Cluster
 from windlass.core.facts import WHOLE, Constraint, Queue, Role, Unit, Verdict
 from windlass.core.place import Failure, Wish
@@ -238,8 +238,8 @@ def _impossible(cycle: Cycle, unit: Unit) -> Verdict | None:
         known = ", ".join((*cluster.levels, "node"))
         message = f"must be in one {level}, but nodes are known by {known} only"
         return Verdict(unit.key, Reason.IMPOSSIBLE, message, level, 1)
-    for wish in place.least_of(asked):
-        shape = cluster.shape_of(wish.role)
+    told = cycle.asked(asked)
+    for wish, shape in zip(told.wishes, told.shapes, strict=True):
         if not shape.is_counted_exactly:
             continue
         most = cycle.most_when_empty(shape)
@@ -346,12 +346,12 @@ def moment(seconds: float) -> str:
 
 
 def told(resource: str, amount: int) -> str:
-    """`1.5 cpu`, `32Gi memory`, `2 gpu`: rounded down."""
+    """`1.5 cpu`, `0.25 gpu`, exact; `32Gi memory`: rounded down to tenths."""
     if resource == "memory":
         return f"{_bytes(amount)} memory"
     if resource in ("pods", "members", "nodes") or resource.startswith("attach:"):
         return f"{amount} {resource}"
-    return f"{_decimal(amount, 1000)} {resource}"
+    return f"{_thousandths(amount)} {resource}"
 
 
 def told_role(role: Role) -> str:
@@ -390,12 +390,13 @@ def _shown(needs: Mapping[str, int]) -> dict[str, int]:
 def _bytes(value: int) -> str:
     for suffix, bits in _BINARY:
         if value >= 1 << bits:
-            return f"{_decimal(value, 1 << bits)}{suffix}"
+            whole, tenth = divmod(value * 10 >> bits, 10)
+            return f"{whole}.{tenth}{suffix}" if tenth else f"{whole}{suffix}"
     return str(value)
 
 
-def _decimal(value: int, unit: int) -> str:
-    tenths = value * 10 // unit
-    if tenths == 0 and value:
-        return f"{value}m" if unit == 1000 else "0"
-    return str(tenths // 10) if tenths % 10 == 0 else f"{tenths // 10}.{tenths % 10}"
+def _thousandths(value: int) -> str:
+    if 0 < value < 100:
+        return f"{value}m"
+    whole, rest = divmod(value, 1000)
+    return f"{whole}.{rest:03}".rstrip("0") if rest else str(whole)

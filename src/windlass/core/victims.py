@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import arrays, order, place, predict, roster
+from windlass.core import arrays, looks, order, place, predict, roster
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Queue, Role, Unit
 from windlass.core.gauge import Gauge
@@ -150,11 +150,12 @@ class Hope:
     def gains(self, cluster: Cluster, shapes: Gauge, out: Ints) -> Ints:
         """By shape, how many more would fit there than fit now, but for nodes that are out."""
         if self._caps is None or self._caps[0] is not shapes:
-            nodes = np.arange(len(self.where))
-            self._caps = (shapes, self._part.caps_of(shapes, nodes))
+            self._caps = (shapes, self._part.caps_of(shapes, slice(None)))
         more = np.maximum(self._caps[1] - cluster.kept_caps(shapes, self.where), 0)
         if len(out):
-            more[:, np.isin(self.where, out)] = 0
+            promised = np.zeros(len(cluster), np.bool_)
+            promised[out] = True
+            more[:, promised[self.where]] = 0
         return np.asarray(more.sum(axis=1))
 
     def caps(self, shape: Shape) -> Ints:
@@ -251,7 +252,10 @@ def pool(cycle: Cycle, claim: Claim) -> Pool:
 
 
 def nobody(cycle: Cycle, claim: Claim) -> Pool:
-    return _joined(cycle, claim, ())
+    """The same for everybody who asks."""
+    if cycle.desk.nobody is None:
+        cycle.desk.nobody = _joined(cycle, claim, ())
+    return cycle.desk.nobody
 
 
 def _evictable(claim: Claim, queue: str, columns: Columns) -> Mask:
@@ -354,7 +358,7 @@ def _attained_more(cycle: Cycle, unit: Unit, columns: Columns) -> Mask:
     for i, piece in enumerate(columns.pieces):
         running = piece.running
         ran, before = max(0.0, cycle.now - running.started), running.unit.attained
-        index = predictor.index(running.unit, before + ran)
+        index = predictor.index(running.unit, looks.age(before, ran))
         theirs[i] = predict.EAGER.defended(index, ran, before)
     return np.asarray(theirs > mine)
 

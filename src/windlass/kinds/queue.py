@@ -76,8 +76,9 @@ class QueueSpec(Struct):
     """Who is next, among runs of the same priority."""
     strict: bool = False
     """The head blocks those behind it: no backfill."""
-    reserve: Annotated[int, Meta(ge=0, le=100)] = 1
-    """How many blocked heads get a reservation that backfill must respect."""
+    reserve: Annotated[int, Meta(ge=0, le=100)] | None = None
+    """How many blocked heads get a reservation that backfill must respect. Default: 1; 0 where the
+    order is `shortest` or `attained`, which reservations slow down."""
     min_runtime: fields.Duration | None = None
     """A run is not preempted earlier than this after it started."""
     max_priority: fields.Priority | None = None

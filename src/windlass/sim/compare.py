@@ -166,16 +166,26 @@ def _told(progress: Progress | None, name: str) -> Callable[[int, int], None] | 
     return lambda done, total: progress(name, done, total)
 
 
+def _left_over(outcome: Outcome) -> Iterator[str]:
+    """Jobs that were not played to their end, and why the first of them waits."""
+    groups = (
+        (measures.never_started(outcome.records), "never starts", "never start"),
+        (measures.unfinished(outcome.records), "started and never ends", "started and never end"),
+    )
+    for records, one, many in groups:
+        if records:
+            jobs = f"1 job {one}" if len(records) == 1 else f"{len(records):,} jobs {many}"
+            reasons = (outcome.verdicts.get(record.job.unit.key, "") for record in records)
+            reason = next(filter(None, reasons), "")
+            yield f"{outcome.policy}: {jobs}" + (f": {reason}" if reason else "")
+
+
 def remarks(comparison: Comparison) -> list[str]:
     """What the table does not say."""
-    said = []
+    said: list[str] = []
     for outcome in comparison.outcomes:
         found = measures.summary(outcome)
-        if found["never_started"]:
-            waits = next(iter(outcome.verdicts.values()), "")
-            count = found["never_started"]
-            jobs = "1 job never starts" if count == 1 else f"{count} jobs never start"
-            said.append(f"{outcome.policy}: {jobs}: {waits}")
+        said += _left_over(outcome)
         if found["cost"] is not None:
             paid, whole = (told_cost(found["cost"][name]) for name in ("jobs", "nodes"))
             said.append(f"{outcome.policy}: jobs paid {paid} of the {whole} that the nodes cost")

@@ -19,6 +19,7 @@ import msgspec
 import yaml
 from msgspec import Meta
 
+from windlass.core import facts_check
 from windlass.core.facts import DeviceRequest, Facts, Node, Queue, Topology, Unit
 from windlass.kinds import duration, quantity
 from windlass.sim import shaping, synthetic, traces
@@ -32,7 +33,13 @@ from windlass.sim.scenario import (
     devices_of,
 )
 
-Seconds = str | float
+Seconds = str | Annotated[float, Meta(ge=0, le=facts_check.MOST_SECONDS)]
+MOST_LOSSES = 1_000_000
+"""Of nodes, by chance, in one scenario."""
+_COUNTS = {"shapes": (3, 10_000), "priorities": (1, 10_000)}
+"""What a mix counts, and from what to what; all else in it are parts of the demand."""
+_ONE_WHOLE = (("cpu_only", "shares"), ("required_rack", "preferred_block"))
+"""Parts of a mix of which a job is in one at most."""
 
 
 class Struct(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
@@ -71,7 +78,7 @@ class QueueWords(Struct):
     weight: int = 1
     order: str = "fifo"
     strict: bool = False
-    reserve: int = 1
+    reserve: int | None = None
     min_runtime: Seconds = 0
     max_priority: int | None = None
     user_fair: bool = False
@@ -89,6 +96,9 @@ class Load(Struct):
     """Of the logarithm of durations: 0 makes all alike."""
     mix: dict[str, float] = {}
     """Parts of the demand; see `sim.synthetic.Mix`."""
+
+    def __post_init__(self) -> None:
+        _refuse_bad_mix(self.mix)
 
 
 class JobWords(Struct):
@@ -134,6 +144,13 @@ class Trouble(Struct):
     """Part of all jobs of which one attempt fails."""
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if self.node_mtbf != "" and not seconds(self.node_mtbf) > 0:
+            raise ValueError(
+                f"nodeMtbf is {self.node_mtbf!r}: it must be more than 0 seconds; leave it out "
+                "where no node is lost"
+            )
+
 
 class CostWords(Struct):
     grace: Seconds = "30s"
@@ -154,16 +171,20 @@ class Described(Struct):
     outages: list[OutageWords] = []
     trouble: Trouble | None = None
 
+    def __post_init__(self) -> None:
+        count = sum(group.count for group in self.nodes)
+        if count > shaping.MOST_NODES:
+            raise ValueError(
+                f"nodes are {count} in all: describe {shaping.MOST_NODES} at most, a part of the "
+                "cluster with its part of the load"
+            )
+
 
 def read(path: Path) -> Scenario:
+    document = _document(path)
     try:
-        document = yaml.safe_load(path.read_text())
         words = msgspec.convert(document, Described)
         return scenario(words, path.parent)
-    except OSError as problem:
-        raise BadInput(f"{path} cannot be read: {problem.strerror or problem}.") from problem
-    except yaml.YAMLError as problem:
-        raise BadInput(f"{path} is no YAML: {' '.join(str(problem).split())}.") from problem
     except (msgspec.ValidationError, quantity.Malformed, duration.Malformed) as problem:
         raise BadInput(f"{path}: {problem}.") from problem
 
@@ -233,23 +254,62 @@ def costs(words: CostWords) -> Costs:
     )
 
 
+def _document(path: Path) -> Any:
+    try:
+        raw = path.read_bytes()
+        return yaml.safe_load(raw.decode("utf-8-sig"))
+    except OSError as problem:
+        raise BadInput(f"{path} cannot be read: {problem.strerror or problem}.") from problem
+    except UnicodeDecodeError as problem:
+        line = raw.count(b"\n", 0, problem.start) + 1
+        raise BadInput(
+            f"{path} line {line} is no UTF-8 text (byte {raw[problem.start]:#04x}): save the file "
+            "as UTF-8."
+        ) from problem
+    except (yaml.YAMLError, ValueError, RecursionError) as problem:
+        raise BadInput(f"{path} is no YAML: {' '.join(str(problem).split())}.") from problem
+
+
 def _nodes(groups: list[NodeGroup]) -> Iterator[Node]:
     number = 0
+    paths = _Paths(any(group.block for group in groups))
     for group in groups:
         form = shaping.NodeForm(
             group.gpus, group.model, quantity.whole(group.gpu_memory) >> 20,
             quantity.milli(group.cpu), quantity.whole(group.memory), group.labels,
             round(group.price * 10**9 / 3600), group.numa,
         )  # fmt: skip
-        for _ in range(group.count):
-            path: tuple[str, ...] = ()
-            if group.rack:
-                rack = number // group.rack
-                path = (f"rack-{rack:03}",)
-                if group.block:
-                    path = (f"block-{rack // group.block:03}", *path)
+        for path in paths.of(group):
             yield form.node(f"{group.name}-{number:04}", path)
             number += 1
+
+
+class _Paths:
+    """Racks and blocks are numbered over all groups, but no two groups share one."""
+
+    def __init__(self, with_blocks: bool) -> None:
+        self._with_blocks = with_blocks
+        self._racks = self._blocks = 0
+
+    def of(self, group: NodeGroup) -> Iterator[tuple[str, ...]]:
+        """Where each node of the group is."""
+        if group.block and not group.rack:
+            raise BadInput(
+                f"Nodes {group.name} have blocks of {group.block} racks, but no racks: say with "
+                "`rack` how many nodes are in one, or leave `block` out."
+            )
+        if not group.rack:
+            yield from [()] * group.count
+            return
+        wide = group.block or 1  # of a rack that is in no block nobody else is near
+        for number in range(group.count):
+            rack = number // group.rack
+            path = (f"rack-{self._racks + rack:03}",)
+            block = (f"block-{self._blocks + rack // wide:03}",)
+            yield (*block, *path) if self._with_blocks else path
+        racks = math.ceil(group.count / group.rack)
+        self._racks += racks
+        self._blocks += math.ceil(racks / wide)
 
 
 def _job(words: JobWords) -> Job:
@@ -291,21 +351,38 @@ def _drawn(
         yield Job(dataclasses.replace(unit, submitted=at, expected=lasts, kin=unit.user), lasts)
 
 
-def _mix(load: Load, levels: tuple[str, ...]) -> synthetic.Mix:
+def _refuse_bad_mix(mix: dict[str, float]) -> None:
     known = {field.name for field in dataclasses.fields(synthetic.Mix)}
-    for name in load.mix:
+    for name, value in mix.items():
         if name not in known:
-            raise BadInput(f"load.mix has no {name!r}: it knows {', '.join(sorted(known))}.")
+            raise ValueError(f"load.mix has no {name!r}: it knows {', '.join(sorted(known))}")
+        least, most = _COUNTS.get(name, (0, 1))
+        if not (least <= value <= most and (name not in _COUNTS or value.is_integer())):
+            what = "a whole number" if name in _COUNTS else "a part"
+            raise ValueError(
+                f"load.mix.{name} is {value:g}: it must be {what} from {least} to {most}"
+            )
+    for one, other in _ONE_WHOLE:
+        both = mix.get(one, 0.0) + mix.get(other, 0.0)
+        if both > 1:
+            raise ValueError(
+                f"load.mix.{one} and load.mix.{other} are {both:g} together: they are parts of the "
+                "same jobs, make them 1 or less"
+            )
+
+
+def _mix(load: Load, levels: tuple[str, ...]) -> synthetic.Mix:
     chosen: dict[str, Any] = dict(load.mix)
     if "rack" not in levels:
         chosen |= {"required_rack": 0.0}
     if "block" not in levels:
         chosen |= {"preferred_block": 0.0}
-    for name, least in (("shapes", 3), ("priorities", 1)):
-        if name in chosen:
-            chosen[name] = int(chosen[name])
-            if chosen[name] < least:
-                raise BadInput(f"load.mix.{name} is {chosen[name]}: it must be {least} or more.")
+    chosen |= {name: int(chosen[name]) for name in _COUNTS if name in chosen}
+    for pair in _ONE_WHOLE:
+        for name, other in (pair, pair[::-1]):
+            if name not in chosen and other in chosen:  # what is said holds, the rest makes room
+                usual = getattr(synthetic.Mix(), name)
+                chosen[name] = min(usual, 1.0 - chosen[other])
     return synthetic.Mix(**chosen)
 
 
@@ -356,6 +433,11 @@ def _losses(trouble: Trouble | None, nodes: tuple[Node, ...], until: float) -> I
         return
     chance = random.Random(trouble.seed + 1)  # noqa: S311
     mean, repair = seconds(trouble.node_mtbf), seconds(trouble.repair)
+    if len(nodes) * until / (mean + repair) > MOST_LOSSES:
+        raise BadInput(
+            f"Nodes that are lost every {mean:g} s, for {repair:g} s, would be lost more than "
+            f"{MOST_LOSSES} times in all: make trouble.nodeMtbf or trouble.repair longer."
+        )
     for node in nodes:
         at = chance.expovariate(1 / mean)
         while at < until:

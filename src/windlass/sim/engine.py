@@ -12,20 +12,22 @@ from __future__ import annotations
 import dataclasses
 import heapq
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 from windlass.core import alike, cycle, state
 from windlass.core.facts import Decision, Eviction, Placement, Running, Seat, Unit
 from windlass.sim import pricing
 from windlass.sim.live import Live, Record
 from windlass.sim.measures import Outcome, Timeline
-from windlass.sim.scenario import FOREVER, Scenario
+from windlass.sim.scenario import FOREVER, Scenario, merged
 from windlass.sim.variants import Variant
 
 _END, _FAIL, _LEFT, _GIVE_UP, _DOWN, _UP, _ARRIVE = range(7)
 """What can happen; at the same moment in this order: room is given back before it is asked for."""
 _IDLE_WAKES = 100
 """When nothing is left but to wait, so many decisions by time alone are made before it ends."""
+_LATE_LEFT = 60.0
+"""Seconds that a unit is said to need when it is stopped after more work than it spoke of."""
 
 
 class Checker(Protocol):
@@ -116,6 +118,7 @@ class Simulation:
         )  # fmt: skip
 
     def _next_moment(self) -> float | None:
+        self._forget_what_came_otherwise()
         wake = self._wake
         if self._heap:
             self._idle = 0
@@ -124,11 +127,20 @@ class Simulation:
         self._idle += 1
         return None if wake is None or self._idle > _IDLE_WAKES else max(self.now, wake)
 
+    def _forget_what_came_otherwise(self) -> None:
+        """What was due and will not happen is no moment: nothing is decided then."""
+        while self._heap:
+            at, what, _, key, version = self._heap[0]
+            live = self.live.get(key)
+            if what in (_ARRIVE, _DOWN, _UP) or self._is_due(live, at, what, version):
+                return
+            heapq.heappop(self._heap)
+
     def _changes_nothing(self, events: list[state.Event]) -> bool:
         """Whether all that happened is that units came which will wait, as the last decision says
         of others like them, and time alone changes nothing yet."""
         last = self._last
-        if last is None or (self._wake is not None and self._wake <= self.now):
+        if last is None or not events or (self._wake is not None and self._wake <= self.now):
             return False
         return all(isinstance(each, state.Waits) and alike.joins(last, each.unit, self.now)
                    for each in events)  # fmt: skip
@@ -158,29 +170,34 @@ class Simulation:
     def _happenings(self) -> list[state.Event]:
         events: list[state.Event] = []
         while self._heap and self._heap[0][0] <= self.now:
-            _, what, _, key, version = heapq.heappop(self._heap)
+            at, what, _, key, version = heapq.heappop(self._heap)
             if what == _ARRIVE:
                 events += self._arrives(self.records[key])
             elif what in (_DOWN, _UP):
                 events += self._node_turns(key, up=what == _UP)
-            elif (live := self.live.get(key)) is not None:
-                events += self._happens_to(live, what, version)
+            elif self._is_due(live := self.live.get(key), at, what, version):
+                events += self._happens_to(live, what)
         return events
 
-    def _happens_to(self, live: Live, what: int, version: int) -> list[state.Event]:
-        """Something that was due for a unit; nothing if meanwhile it came otherwise."""
+    def _is_due(self, live: Live | None, at: float, what: int, version: int) -> TypeGuard[Live]:
+        """Whether what was once due for a unit still is, or meanwhile it came otherwise."""
+        if live is None:
+            return False
         if what in (_END, _FAIL):
-            if version != live.version:
-                return []
-            return self._ends(live) if what == _END else self._fails(live)
+            return version == live.version
         if version != live.attempt:
-            return []
+            return False
         if what == _LEFT:
-            return self._has_left(live)
-        broken = self.broken.get(live.key)
-        if broken is None or self.now < broken + self.costs.repair:
-            return []
-        return self._back_to_queue(live)
+            return bool(live.running.leaving)
+        # A gang that was whole again, and lost others since, has until later.
+        return live.key in self.broken and at >= self.broken[live.key] + self.costs.repair
+
+    def _happens_to(self, live: Live, what: int) -> list[state.Event]:
+        if what == _END:
+            return self._ends(live)
+        if what == _FAIL:
+            return self._fails(live)
+        return self._has_left(live) if what == _LEFT else self._back_to_queue(live)
 
     def _arrives(self, record: Record) -> list[state.Event]:
         record.waits(self.now)
@@ -234,14 +251,19 @@ class Simulation:
         record, unit = live.record, live.record.job.unit
         record.saved = live.done
         record.waits(self.now)
-        expected = unit.expected
-        if expected is not None:
-            left = max(0.0, 1.0 - live.done / record.job.duration) if live.done else 1.0
-            expected = expected * left + self.costs.restart
         waits = dataclasses.replace(
-            unit, attained=record.ran, expected=expected, not_before=not_before
+            unit, attained=record.ran, expected=self._said_to_be_left(live), not_before=not_before
         )
         return [state.Waits(waits)]
+
+    def _said_to_be_left(self, live: Live) -> float | None:
+        """What the scheduler can know: what the unit said, less the work that is kept. The truth
+        about its duration is not told."""
+        said = live.record.job.unit.expected
+        if said is None:
+            return None
+        left = said - live.done
+        return (left if left > 0 else _LATE_LEFT) + self.costs.restart
 
     def _let_go(self, live: Live) -> None:
         del self.live[live.key]
@@ -407,7 +429,7 @@ class Simulation:
         for job in self.scenario.jobs:
             if job.unit.key not in present:
                 self._push(job.unit.submitted, _ARRIVE, job.unit.key)
-        for outage in self.scenario.outages:
+        for outage in merged(self.scenario.outages):
             self._push(outage.at, _DOWN, outage.node)
             if outage.until != FOREVER:
                 self._push(outage.until, _UP, outage.node)

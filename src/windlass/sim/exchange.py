@@ -83,12 +83,20 @@ def scenario(export: Export, name: str, assumed: float = ASSUMED) -> Scenario:
     """What will happen from the exported moment on, if units take as long as they say, else as
     others like them did. Pods that nobody here started stay."""
     facts = export.facts
-    jobs = [Job(running.unit, _goes_on(export, running, assumed)) for running in facts.running]
+    jobs = [Job(_rest_of(export, each), _goes_on(export, each, assumed)) for each in facts.running]
     for unit in facts.waiting:
         said = export.durations.get(unit.key, assumed) if unit.expected is None else unit.expected
         jobs.append(Job(unit, said))
     honest = all(job.unit.expected is not None for job in jobs)
     return Scenario(name, facts, tuple(jobs), start=export.at, honest=honest)
+
+
+def _rest_of(export: Export, running: Running) -> Unit:
+    """A running unit that says how long it still takes: its job is what is left of it."""
+    if running.expected_end is None:
+        return running.unit
+    left = max(0.0, running.expected_end - export.at)
+    return dataclasses.replace(running.unit, expected=left)
 
 
 def _goes_on(export: Export, running: Running, assumed: float) -> float:

@@ -20,7 +20,7 @@ from windlass.core.cluster import Cluster
 from windlass.core.facts import Role, Unit
 from windlass.core.state import Snapshot
 from windlass.sim.live import Record
-from windlass.sim.scenario import weight_of
+from windlass.sim.scenario import FOREVER, weight_of
 
 Floats = npt.NDArray[np.float64]
 
@@ -128,10 +128,11 @@ def summary(outcome: Outcome) -> dict[str, Any]:
         "policy": outcome.policy,
         "jobs": len(records),
         "finished": len(ended),
-        "never_started": sum(record.first_start is None for record in records),
+        "never_started": len(never_started(records)),
+        "unfinished": len(unfinished(records)),
         "wait_s": distribution(outcome.waits()),
         "completion_s": distribution(outcome.completions()),
-        "makespan_s": _rounded(max(ended, default=first) - first),
+        "makespan_s": _rounded(max(ended) - first) if ended else None,
         "resource": line.resource,
         "utilisation": _part(line.integral(line.used), line.integral(line.capacity)),
         "utilisation_while_waiting": _part(
@@ -151,6 +152,19 @@ def summary(outcome: Outcome) -> dict[str, Any]:
         "promises": promises(records),
         "decisions": outcome.decisions,
     }
+
+
+def never_started(records: Iterable[Record]) -> list[Record]:
+    return [record for record in records if record.first_start is None]
+
+
+def unfinished(records: Iterable[Record]) -> list[Record]:
+    """Those that started, have an end, and did not come to it."""
+    return [
+        record
+        for record in records
+        if record.first_start is not None and record.end is None and record.job.duration != FOREVER
+    ]
 
 
 def distribution(values: Sequence[float]) -> dict[str, float]:

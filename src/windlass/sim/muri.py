@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from windlass.core import facts_check
 from windlass.sim import traces
 from windlass.sim.scenario import BadInput
 
@@ -265,13 +266,21 @@ def _job(row: Mapping[str, str], where: str) -> Job:
     try:
         gpus, model = int(row["num_gpu"]), row["model_name"]
         submitted = float(row["submit_time"]) / 1000.0
-        seconds = float(row["iterations"]) * float(row["iteration_time"]) * RUN_FACTOR / 1000.0
+        iterations, each = float(row["iterations"]), float(row["iteration_time"])
     except (KeyError, ValueError, TypeError) as problem:
         raise BadInput(f"{where} is not a job: {problem}.") from problem
     if not 1 <= gpus <= NODES * GPUS:
         raise BadInput(f"{where}: num_gpu is {gpus}, it must be from 1 to {NODES * GPUS}.")
-    if not (math.isfinite(submitted) and math.isfinite(seconds) and seconds >= 0):
-        raise BadInput(f"{where}: its times must be numbers from 0 up.")
+    if not 0 <= submitted <= facts_check.MOST_SECONDS:
+        raise BadInput(
+            f"{where}: submit_time is {row['submit_time']!r}, it must be milliseconds from 0 up."
+        )
+    seconds = iterations * each * RUN_FACTOR / 1000.0
+    if not (iterations > 0 < each and seconds <= facts_check.MOST_SECONDS):
+        raise BadInput(
+            f"{where}: iterations is {row['iterations']!r} and iteration_time "
+            f"{row['iteration_time']!r}, both must be more than 0."
+        )
     return Job(gpus, submitted, seconds, _overhead(gpus, model))
 
 

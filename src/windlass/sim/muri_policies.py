@@ -11,12 +11,14 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-from windlass.core import order, predict
+from windlass.core import looks, order, predict
 from windlass.core.facts import DeviceRequest, Role, Unit
 from windlass.sim.muri import GPUS, NODES, Places, Trace, View, first_fit, place_afresh, take
 
 TIRESIAS_LIMITS = (3250.0, 7200.0)
 """GPU-seconds after which Tiresias moves a job to its next queue."""
+LOOKS_AHEAD = 4
+"""Looks at a running job that are judged in advance; what others do changes ranks meanwhile."""
 
 
 class _Quiet:
@@ -107,6 +109,7 @@ class Attained(_Quiet):
         self._units: dict[int, Unit] = {}
         self._known: dict[int, float] = {}
         """Those of which the history knows that they run, and since when."""
+        self._look = math.inf
 
     def came(self, job: int, gpus: int, submitted: float) -> None:
         self._units[job] = unit_of(job, gpus, submitted)
@@ -116,28 +119,46 @@ class Attained(_Quiet):
         self._history.observe(self._units.pop(job), ran)
         self._known.pop(job, None)
 
-    def look_again(self, view: View) -> float:
-        if len(view.running) == len(view.alive):
-            return math.inf
-        return min(
-            view.now + predict.next_look(view.attained[job]) - view.attained[job]
-            for job in view.running
-        )
+    def look_again(self, view: View) -> float:  # noqa: ARG002
+        return self._look
 
     def choose(self, view: View) -> dict[int, Places]:
         outlook = self._history.at(view.now)
         keys = {job: self._key(outlook, view, job) for job in view.alive}
         ranked = sorted(view.alive, key=keys.__getitem__)
         chosen = Keeping(view, ranked).place()
+        self._look = self._next_look(outlook, view, chosen)
         self._tell(view, chosen)
         return chosen
 
+    def _next_look(
+        self, outlook: predict.Outlook, view: View, chosen: Mapping[int, Places]
+    ) -> float:
+        """When somebody who runs may lose its place to the first of those who wait. Looks at which
+        nobody would are left out: in this protocol each costs all who run some seconds."""
+        waiting = [job for job in view.alive if job not in chosen]
+        if not waiting:
+            return math.inf
+        best = min(outlook.index(self._units[job], view.attained[job]) for job in waiting)
+        return min((self._may_lose(outlook, view, job, best) for job in chosen), default=math.inf)
+
+    def _may_lose(self, outlook: predict.Outlook, view: View, job: int, best: float) -> float:
+        unit = self._units[job]
+        age = had = unit.attained + view.now - view.started.get(job, view.now)
+        alone = unit.attained + self._patience.left_alone(unit.attained)
+        for _ in range(LOOKS_AHEAD):
+            age = looks.next_age(max(age, alone - 2 * looks.EARLY))
+            if outlook.index(unit, age) > best * self._patience.hysteresis:
+                break
+        return view.now + age - had
+
     def _key(self, outlook: predict.Outlook, view: View, job: int) -> tuple[float, bool]:
-        index = outlook.index(self._units[job], view.attained[job])
+        unit = self._units[job]
         if job not in view.running:
-            return index, True
+            return outlook.index(unit, unit.attained), True
         ran = view.now - view.started[job]
-        return self._patience.defended(index, ran, view.attained[job] - ran), False
+        index = outlook.index(unit, looks.age(unit.attained, ran))
+        return self._patience.defended(index, ran, unit.attained), False
 
     def _tell(self, view: View, chosen: Mapping[int, Places]) -> None:
         """The history hears who starts and who stops."""

@@ -10,6 +10,7 @@ github.com/hkust-adsl/kubernetes-scheduler-simulator (data/csv, experiments/anal
 
 from __future__ import annotations
 
+import collections
 import csv
 import dataclasses
 import gzip
@@ -137,7 +138,7 @@ def read_pods(path: Path) -> Pods:
 
 def read_arrivals(path: Path, nodes: Nodes, pods: Pods) -> list[Arrival]:
     """One JSON object per line with seed, order and node_rank."""
-    found = []
+    found: list[Arrival] = []
     for number, line in enumerate(text_of(path).splitlines(), start=1):
         if not line.strip():
             continue
@@ -151,8 +152,13 @@ def read_arrivals(path: Path, nodes: Nodes, pods: Pods) -> list[Arrival]:
                 f"{path} line {number} is not an arrival order: it needs seed, order and "
                 f"node_rank ({problem})."
             ) from problem
-        _check(arrival, f"{path} line {number}", len(nodes.names), len(pods.names))
+        where = f"{path} line {number}"
+        _check(arrival, where, len(nodes.names), len(pods.names))
+        if any(arrival.seed == other.seed for other in found):
+            raise BadTrace(f"{where} has the seed {arrival.seed} of a line before: give another.")
         found.append(arrival)
+    if not found:
+        raise BadTrace(f"{path} has no arrival orders: give one JSON object a line.")
     return found
 
 
@@ -231,6 +237,13 @@ def _shape(row: _Row) -> Shape:
 def _check(arrival: Arrival, where: str, nodes: int, pods: int) -> None:
     if len(arrival.rank) != nodes:
         raise BadTrace(f"{where} ranks {len(arrival.rank)} nodes, but the node list has {nodes}.")
+    twice = [rank for rank, count in collections.Counter(arrival.rank).items() if count > 1]
+    if twice:
+        raise BadTrace(
+            f"{where} gives several nodes the rank {twice[0]}: give each its own in node_rank."
+        )
+    if not arrival.order:
+        raise BadTrace(f"{where} orders no pods: name at least one in order.")
     wrong = [index for index in arrival.order if not 0 <= index < pods]
     if wrong:
         raise BadTrace(f"{where} names pod {wrong[0]}, but the pod list has 0 to {pods - 1}.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable, Iterator
 
 from windlass.core.facts import Facts, Unit
 
@@ -68,17 +69,36 @@ class Scenario:
     """Whether what units say about their duration is true."""
 
     def __post_init__(self) -> None:
+        self._refuse_twice("job", (job.unit.key for job in self.jobs))
+        self._refuse_twice("queue", (queue.name for queue in self.facts.queues))
+
+    def _refuse_twice(self, what: str, names: Iterable[str]) -> None:
         seen: set[str] = set()
-        for job in self.jobs:
-            if job.unit.key in seen:
-                raise BadInput(f"{self.name}: job {job.unit.key!r} is there twice; rename one.")
-            seen.add(job.unit.key)
+        for name in names:
+            if name in seen:
+                raise BadInput(f"{self.name}: {what} {name!r} is there twice; rename one.")
+            seen.add(name)
 
     def present(self) -> frozenset[str]:
         """Units that are there at the beginning."""
         facts = self.facts
         running = (running.unit.key for running in facts.running)
         return frozenset((*running, *(unit.key for unit in facts.waiting)))
+
+
+def merged(outages: Iterable[Outage]) -> Iterator[Outage]:
+    """The same losses, so that no two of one node overlap or touch: it is back after the last."""
+    found: dict[str, Outage] = {}
+    for outage in sorted(outages, key=lambda each: (each.node, each.at)):
+        known = found.get(outage.node)
+        if known is not None and outage.at <= known.until:
+            until = max(known.until, outage.until)
+            found[outage.node] = dataclasses.replace(known, until=until)
+            continue
+        if known is not None:
+            yield known
+        found[outage.node] = outage
+    yield from found.values()
 
 
 def devices_of(unit: Unit, kind: str = "gpu") -> float:

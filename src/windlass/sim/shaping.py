@@ -99,12 +99,16 @@ def cluster(count: int, form: NodeForm, rack: int = 0) -> tuple[Node, ...]:
 
 
 def nodes_needed(jobs: Sequence[Job], gpus: int) -> int:
-    """Nodes of so many GPUs on which mean demand is `TARGET_LOAD`, and the largest job fits."""
-    arrivals = [job.unit.submitted for job in jobs]
-    span = max(arrivals) - min(arrivals) if arrivals else 0.0
-    worked = math.fsum(
-        devices_of(job.unit) * job.duration for job in jobs if job.duration != FOREVER
-    )
+    """Nodes of so many GPUs on which mean demand is `TARGET_LOAD`, and the largest job fits.
+
+    The mean is over the time from the first submission to the last end, if everything started at
+    once: over submissions alone, a few jobs that come together would ask for a cluster of which
+    they use a corner.
+    """
+    ending = [job for job in jobs if job.duration != FOREVER]
+    first = min((job.unit.submitted for job in ending), default=0.0)
+    span = max((job.unit.submitted + job.duration for job in ending), default=0.0) - first
+    worked = math.fsum(devices_of(job.unit) * job.duration for job in ending)
     mean = worked / span if span > 0 else 0.0
     largest = max((_nodes_of(job.unit, gpus) for job in jobs), default=1)
     found = max(1, largest, math.ceil(mean / TARGET_LOAD / gpus))

@@ -32,7 +32,13 @@ FOLDERS = {
 }
 MURI_NODES = 8
 """The published protocol has 8 nodes of 8 GPUs."""
+FIRST = {"itp": "02", "muri": "trace1"}
+"""The part that is played where none is named."""
 OPENB_NODES = "openb_node_list_gpu_node.csv.gz"
+
+
+class NoSuchTrace(BadInput):
+    """A public trace that is not here."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -98,36 +104,39 @@ def missing(family: str) -> str | None:
     )
 
 
-def _refuse_unknown(family: str, part: str, files: Iterable[str]) -> None:
-    """Of the parts of a public trace, by the names of their files."""
-    known = sorted(name.partition(".")[0] for name in files)
+def _refuse_unknown(family: str, part: str, names: Iterable[str]) -> None:
+    known = sorted(names)
     if part not in known:
-        raise BadInput(f"There is no trace {family}/{part}: there are {', '.join(known)}.")
+        raise NoSuchTrace(f"There is no trace {family}/{part}: there are {', '.join(known)}.")
 
 
 def _public(family: str, part: str, hardware: Hardware) -> Scenario:
     problem = missing(family)
     if problem:
-        raise BadInput(problem)
+        raise NoSuchTrace(problem)
     root = data_folder() / FOLDERS[family]
     if family == "openb":
-        found = (path.name.removeprefix(openb.PREFIX) for path in root.glob(f"csv/{openb.PREFIX}*"))
+        listed = root.glob(f"csv/{openb.PREFIX}*")
+        found = (path.name.removeprefix(openb.PREFIX).partition(".")[0] for path in listed)
         _refuse_unknown(family, part or "default", found)
         pods = root / "csv" / f"{openb.PREFIX}{part or 'default'}.csv.gz"
         return open_pods(hardware.node_list or root / "csv" / OPENB_NODES, pods)
     if family == "philly":
         path = root / "philly_public_vcs.csv.gz"
         return _job_list(f"philly {part}".strip(), path, part, hardware)
-    if family == "itp":
-        found = (path.name.removeprefix("cluster") for path in root.glob("cluster*"))
-        _refuse_unknown(family, part or "02", found)
-        return _job_list(
-            f"itp {part or '02'}", root / f"cluster{part or '02'}.csv.gz", "", hardware
-        )
-    _refuse_unknown(family, part or "trace1", (path.name for path in root.glob("trace*")))
-    if not hardware.nodes:
+    chosen = part or FIRST[family]
+    files = _job_lists(family, root)
+    _refuse_unknown(family, chosen, files)
+    if family == "muri" and not hardware.nodes:
         hardware = dataclasses.replace(hardware, nodes=MURI_NODES)
-    return _job_list(f"muri {part or 'trace1'}", root / f"{part or 'trace1'}.csv.gz", "", hardware)
+    return _job_list(f"{family} {chosen}", files[chosen], "", hardware)
+
+
+def _job_lists(family: str, root: Path) -> dict[str, Path]:
+    """The job lists of a folder by their names, with which clusters of ITP have a prefix."""
+    prefix = "cluster" if family == "itp" else ""
+    return {path.name.removesuffix(".csv.gz").removeprefix(prefix): path
+            for path in root.glob("*.csv.gz")}  # fmt: skip
 
 
 def _job_list(name: str, path: Path, queue: str, hardware: Hardware) -> Scenario:
@@ -147,8 +156,6 @@ def _machines(jobs: list[Job], hardware: Hardware) -> tuple[Node, ...]:
 
 def _arrival(nodes: Path, pods: Path, orders: Path, seed: int | None) -> openb.Arrival:
     found = openb.read_arrivals(orders, openb.read_nodes(nodes), openb.read_pods(pods))
-    if not found:
-        raise BadInput(f"{orders} has no arrival orders: give one JSON object a line.")
     for arrival in found:
         if seed is None or arrival.seed == seed:
             return arrival

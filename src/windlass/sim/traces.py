@@ -81,7 +81,7 @@ def read_pods(
     """Pods of an openb list: with their own times, or (`arrival`) one by one and without end."""
     listed = openb.read_pods(pods)
     roles = shaping.Roles()
-    demand = [_pod_role(roles, shape) for shape in listed.shapes]
+    demand = [role_of_pod(roles, shape) for shape in listed.shapes]
     if arrival is not None:
         return [
             Job(Unit(f"{listed.names[pod]}-{at:05}", queue, (demand[pod],), float(at)), FOREVER)
@@ -93,8 +93,9 @@ def read_pods(
         where, row = times[name]
         begin = _moment(where, "creation_time", row.get("creation_time", ""), float(at))
         end = _moment(where, "deletion_time", row.get("deletion_time", ""), FOREVER)
-        unit = Unit(name, queue, (demand[at],), begin, expected=_known(end - begin))
-        jobs.append(Job(unit, max(0.0, end - begin)))
+        lasts = _between(where, begin, end)
+        expected = None if lasts == FOREVER else lasts
+        jobs.append(Job(Unit(name, queue, (demand[at],), begin, expected=expected), lasts))
     return sorted(jobs, key=lambda job: (job.unit.submitted, job.unit.key))
 
 
@@ -161,7 +162,7 @@ class _JobReader:
         if "duration" in self.columns:
             duration = self._number(where, row, "duration") / self.scale
         else:
-            duration = max(0.0, self._time(where, row, "end") - submitted)
+            duration = _between(where, submitted, self._time(where, row, "end"))
         gpus, part = self._gpus(where, row)
         needs = self._needs(where, row)
         members = self._count(where, row, "members", 1, 1)
@@ -243,7 +244,8 @@ class _JobReader:
         return _moment(where, what, self._text(row, what), None, self.scale)
 
 
-def _pod_role(roles: shaping.Roles, shape: Shape) -> Role:
+def role_of_pod(roles: shaping.Roles, shape: Shape) -> Role:
+    """What a pod of an openb list asks for."""
     requests: tuple[DeviceRequest, ...] = ()
     if shape.count:
         part = 0 if shape.milli >= 1000 else shape.milli
@@ -274,5 +276,10 @@ def _moment(where: str, what: str, text: str, default: float | None, scale: floa
     return value
 
 
-def _known(seconds: float) -> float | None:
-    return None if seconds == FOREVER else max(0.0, seconds)
+def _between(where: str, submitted: float, end: float) -> float:
+    if end < submitted:
+        raise BadInput(
+            f"{where}: it ends at {end:.16g} s, before it was submitted at {submitted:.16g} s: "
+            "correct one of them."
+        )
+    return end - submitted

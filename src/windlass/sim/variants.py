@@ -48,7 +48,7 @@ class Variant:
         changed = queue if self.order is None else dataclasses.replace(queue, order=self.order)
         if self.backfill is None:
             return changed
-        reserve = max(1, queue.reserve) if self.backfill == "reserving" else 0
+        reserve = max(1, queue.promises) if self.backfill == "reserving" else 0
         return dataclasses.replace(changed, strict=self.backfill == "none", reserve=reserve)
 
     def unit(self, unit: Unit) -> Unit:

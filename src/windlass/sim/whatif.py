@@ -9,10 +9,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from windlass.core import facts_check
 from windlass.core.facts import Facts, Node, Queue, Unit
 from windlass.kinds import duration, quantity
-from windlass.sim import described, variants
+from windlass.sim import described, shaping, variants
 from windlass.sim.scenario import BadInput, Scenario
+from windlass.sim.variants import Variant
 
 _AMOUNTS = ("guarantee", "limit", "lend")
 _PLAIN = ("weight", "reserve", "order", "strict", "min_runtime", "max_priority", "parent")
@@ -23,23 +25,36 @@ def edited(scenario: Scenario, edits: Sequence[str]) -> Scenario:
     """With every `queue.NAME.FIELD[.RESOURCE]=VALUE` carried out, in order."""
     queues = {queue.name: queue for queue in scenario.facts.queues}
     for edit in edits:
-        path, equals, value = edit.partition("=")
-        kind, _, rest = path.partition(".")
-        name, field, resource = _split(rest, queues)
-        if not equals or kind != "queue" or not field:
-            raise BadInput(f"{edit!r} is no change. {_HELP}")
-        if name not in queues:
-            raise BadInput(f"{edit!r}: there is no queue {name!r}; there are {_names(queues)}.")
+        name, field, resource, value = _read(edit, queues)
         try:
             queues[name] = _changed(queues[name], field, resource, value)
+            facts_check.refuse_bad_queue(queues[name])
         except (quantity.Malformed, duration.Malformed, ValueError) as problem:
-            raise BadInput(f"{edit!r}: {problem}") from problem
+            raise BadInput(f"{edit!r}: {str(problem).removesuffix('.')}.") from problem
     facts = dataclasses.replace(scenario.facts, queues=tuple(queues.values()))
     return dataclasses.replace(scenario, facts=facts)
 
 
+def fields_of(scenario: Scenario, edits: Sequence[str]) -> frozenset[str]:
+    """What the changes are about: `order`, `limit`, ..."""
+    queues = {queue.name: queue for queue in scenario.facts.queues}
+    return frozenset(_read(edit, queues)[1] for edit in edits)
+
+
+def overridden(scenario: Scenario, edits: Sequence[str], policies: Sequence[Variant]) -> str:
+    """The first of the changes, carried out already, that a policy would undo; empty: none."""
+    queues = {queue.name: queue for queue in scenario.facts.queues}
+    for edit in edits:
+        name, field, _, _ = _read(edit, queues)
+        is_now = getattr(queues[name], field)
+        if any(getattr(policy.queue(queues[name]), field) != is_now for policy in policies):
+            return edit
+    return ""
+
+
 def nodes_scaled(scenario: Scenario, wish: str) -> Scenario:
-    """`FACTOR`, or `LABEL=VALUE:FACTOR` for one pool: nodes are taken away or doubled evenly.
+    """`FACTOR`, or `LABEL=VALUE:FACTOR` for one pool: of every kind of node so many are taken away
+    or copied.
 
     What ran on a node that is taken away waits again.
     """
@@ -49,8 +64,14 @@ def nodes_scaled(scenario: Scenario, wish: str) -> Scenario:
     if not chosen:
         raise BadInput(f"{wish!r} matches no node: no label is {selector!r}.")
     others = [node for node in scenario.facts.nodes if not _matches(node, selector)]
-    size = round(len(chosen) * factor)
-    kept = [_copy(chosen, number, size) for number in range(size)]
+    many = _copies(chosen, factor)
+    size = sum(many.values())
+    if size + len(others) > shaping.MOST_NODES:
+        raise BadInput(
+            f"{wish!r} makes {size} nodes of {len(chosen)}: choose a factor that leaves no more "
+            f"than {shaping.MOST_NODES} in all."
+        )
+    kept = [_copy(node, turn) for node in chosen for turn in range(many[node.name])]
     return _without_missing(scenario, (*others, *kept))
 
 
@@ -84,6 +105,18 @@ def first(scenario: Scenario, count: int) -> Scenario:
         waiting=tuple(unit for unit in scenario.facts.waiting if unit.key in keys),
     )
     return dataclasses.replace(scenario, jobs=jobs, facts=facts)
+
+
+def _read(edit: str, queues: dict[str, Queue]) -> tuple[str, str, str, str]:
+    """Queue, field, resource and value of a change."""
+    path, equals, value = edit.partition("=")
+    kind, _, rest = path.partition(".")
+    name, field, resource = _split(rest, queues)
+    if not equals or kind != "queue" or not field:
+        raise BadInput(f"{edit!r} is no change. {_HELP}")
+    if name not in queues:
+        raise BadInput(f"{edit!r}: there is no queue {name!r}; there are {_names(queues)}.")
+    return name, field, resource, value
 
 
 def _split(rest: str, queues: dict[str, Queue]) -> tuple[str, str, str]:
@@ -141,12 +174,24 @@ def _matches(node: Node, selector: str) -> bool:
     return not selector or node.labels.get(key) == value
 
 
-def _copy(chosen: list[Node], number: int, size: int) -> Node:
-    """Nodes are kept evenly over the list when there are fewer, and copied when there are more."""
-    if size <= len(chosen):
-        return chosen[number * len(chosen) // size]
-    model, turn = chosen[number % len(chosen)], number // len(chosen)
-    return dataclasses.replace(model, name=f"{model.name}-copy{turn}") if turn else model
+def _copies(chosen: list[Node], factor: float) -> dict[str, int]:
+    """How many of each node there shall be. They are counted off with those that are alike next to
+    each other, so every kind of node gets its part, give or take one, and so does every rack."""
+    found: dict[str, int] = {}
+    made = 0
+    for place, node in enumerate(sorted(chosen, key=_kind), start=1):
+        due = math.floor(place * factor + 0.5)
+        found[node.name], made = due - made, due
+    return found
+
+
+def _kind(node: Node) -> tuple[Any, ...]:
+    devices = sorted((device.kind, device.model, device.memory) for device in node.devices)
+    return -len(devices), devices, sorted(node.allocatable.items()), node.path, node.name
+
+
+def _copy(node: Node, turn: int) -> Node:
+    return dataclasses.replace(node, name=f"{node.name}-copy{turn}") if turn else node
 
 
 def _without_missing(scenario: Scenario, nodes: tuple[Node, ...]) -> Scenario:

@@ -67,8 +67,8 @@ def test_a_node_is_not_filled_beyond_what_its_kubelet_admits():
     assert len(decision.placements) == 3, "4 x 1.25 cores are more than 4"
     (verdict,) = decision.verdicts
     assert verdict.reason == Reason.WAITING_FOR_CAPACITY
-    assert "1.2 cpu" in verdict.message
-    assert "(0.2 cpu, 120Mi memory of it for RuntimeClass kata)" in verdict.message
+    assert "1.25 cpu" in verdict.message
+    assert "(0.25 cpu, 120Mi memory of it for RuntimeClass kata)" in verdict.message
 
 
 def test_a_run_that_runs_holds_its_overhead_too():
@@ -86,7 +86,7 @@ def test_what_no_node_can_hold_with_its_overhead_is_impossible_and_says_whose_it
     (verdict,) = world.decide().verdicts
     assert verdict.reason == Reason.IMPOSSIBLE
     assert verdict.message == (
-        "needs 4.2 cpu on one node (0.2 cpu of it for RuntimeClass kata); the largest has 4 cpu"
+        "needs 4.25 cpu on one node (0.25 cpu of it for RuntimeClass kata); the largest has 4 cpu"
     )
 
 

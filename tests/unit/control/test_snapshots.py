@@ -165,6 +165,11 @@ def test_how_a_queue_goes_about_it_is_taken_over():
     assert (queue.min_runtime, queue.max_priority) == (600.0, 70)
 
 
+def test_a_queue_that_does_not_say_promises_as_suits_its_order():
+    queues = [build.a_queue("q", order=order) for order in ("fifo", "shortest")]
+    assert [snapshots.read_queue(each).promises for each in queues] == [1, 0]
+
+
 def test_the_queue_is_named_or_owns_the_namespace_or_is_the_default():
     own = build.a_queue("support", namespaces=[build.NAMESPACE])
     named = build.in_phase(build.a_run("a", queue="vision"), "Queued")

@@ -396,7 +396,7 @@ def test_fragmentation_goes_where_the_learned_demand_says():
             pass
 
         def assign(self, cluster, shape, nodes, room, count):
-            return [(int(nodes[-1]), count)]
+            return [(int(nodes[-1]), count, ())]
 
     history = predict.History()
     history.demand = TheLast()

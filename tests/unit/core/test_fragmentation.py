@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
+import random
+
 import numpy as np
 import pytest
 
-from windlass.core import fragmentation
+from windlass.core import cycle, fragmentation, packing, packing_tables, state
+from windlass.core.choosing import Spot
 from windlass.core.cluster import Cluster
-from windlass.core.facts import Device, DeviceRequest, Node, Profile, Role
+from windlass.core.facts import (
+    Device,
+    DeviceRequest,
+    Facts,
+    Grant,
+    Node,
+    Pack,
+    Profile,
+    Queue,
+    Role,
+    Running,
+    Seat,
+    Unit,
+)
 from windlass.core.fragmentation import Fragmentation
 
 GIB = 2**30
@@ -30,7 +47,11 @@ def assign(rule: Fragmentation, cluster: Cluster, wish: Role, count: int) -> lis
     shape = cluster.shape_of(wish)
     caps = cluster.caps(shape)
     nodes = np.flatnonzero(caps)
-    return rule.assign(cluster, shape, nodes, caps[nodes], count)
+    return counts(rule.assign(cluster, shape, nodes, caps[nodes], count))
+
+
+def counts(spots: list[Spot]) -> list[tuple[int, int]]:
+    return [(node, members) for node, members, _ in spots]
 
 
 def learned(cluster: Cluster, wishes: list[Role], times: int = 40) -> Fragmentation:
@@ -49,6 +70,28 @@ def test_share_joins_the_one_it_fills_a_device_with() -> None:
     assert cluster.take(cluster.shape_of(large), 1, 1)
     assert assign(rule, cluster, small, 1) == [(1, 1)]
     assert assign(rule, cluster, half, 1) == [(0, 1)]
+
+
+@pytest.mark.parametrize(("pack", "device"), [("binpack", "a-0"), ("fragmentation", "a-1")])
+def test_share_is_of_the_device_whose_rest_stays_useful(pack: Pack, device: str) -> None:
+    """The tightest has 350 left, and 350 is asked for; 100 of the other's 400 leave a 300."""
+    wishes = [role(compute=size) for size in (650, 600, 350, 300, 100)]
+    running = tuple(
+        Running(Unit(f"r{i}", "q", (wish,), 0.0), (Seat("main", 0, "a", (grant,)),), 0.0)
+        for i, (wish, grant) in enumerate(
+            [
+                (wishes[0], Grant("a-0", "share", 650)),
+                (wishes[1], Grant("a-1", "share", 600)),
+            ]
+        )
+    )
+    past = [Unit(f"u{i:03}", "q", (wishes[i % 5],), float(i)) for i in range(100)]
+    snapshot = state.build(Facts((node("a", devices=2),), (Queue("q"),), running))
+    state.apply(snapshot, [state.Waits(unit) for unit in past])
+    state.apply(snapshot, [state.Gone(unit.key) for unit in past])
+    state.apply(snapshot, [state.Waits(Unit("x", "q", (wishes[4],), 100.0, pack=pack))])
+    (placement,) = cycle.decide(snapshot, 100.0).placements
+    assert placement.seats[0].grants[0].device == device
 
 
 def test_share_by_memory_counts_as_its_part_of_a_device() -> None:
@@ -77,11 +120,67 @@ def test_members_of_a_gang_see_each_other() -> None:
     assert sum(cluster.caps(cluster.shape_of(role(count=2)))) == 2, "nothing was really taken"
 
 
+def places(snapshot: state.Snapshot, wish: Role, members: int = 1) -> list[str]:
+    """Nodes that members of a unit of such a role are given; nothing changes."""
+    asked = dataclasses.replace(wish, least=members, most=members)
+    snapshot.try_waiting(Unit("x", "q", (asked,), 1000.0, pack="fragmentation"))
+    (placement,) = cycle.decide(snapshot, 1000.0).placements
+    return sorted(seat.node for seat in placement.seats)
+
+
+def after_demand(nodes: list[Node], wishes: list[Role]) -> state.Snapshot:
+    """Nothing runs or waits, but so much is known of demand."""
+    past = [Unit(f"u{i:03}", "q", (wishes[i % len(wishes)],), float(i)) for i in range(80)]
+    snapshot = state.build(Facts(tuple(nodes), (Queue("q"),)))
+    state.apply(snapshot, [state.Waits(unit) for unit in past])
+    return state.apply(snapshot, [state.Gone(unit.key) for unit in past])
+
+
+def test_member_without_devices_takes_cpu_that_devices_can_spare() -> None:
+    """Both nodes have four free devices. On one each of them has just the cpu that is asked for
+    with a device, on the other there is more than devices will ever need."""
+    scant, ample = node("a", cpu=16), node("b", cpu=64)
+    snapshot = after_demand([scant, ample], [role(cpu=4, count=1), role(cpu=4)])
+    assert places(snapshot, role(cpu=4)) == ["b"]
+    assert places(snapshot, role(cpu=4), members=12) == ["b"] * 12
+
+
+def test_member_without_devices_goes_where_none_are_asked_for() -> None:
+    """Nodes without devices first, and a kind that nobody wants is none; then it is judged."""
+    card = Device("nic", "nic", forms=frozenset(("whole",)))
+    bare = Node("y", {"cpu": 256_000, "memory": 512 * GIB})
+    unwanted = Node("z", {"cpu": 256_000, "memory": 512 * GIB}, (card,))
+    snapshot = after_demand([node("a", cpu=16), bare, unwanted], [role(cpu=4, count=1)])
+    assert set(places(snapshot, role(cpu=8), members=64)) == {"y", "z"}
+    assert places(snapshot, role(cpu=8), members=33) == ["y"] * 32 + ["z"]
+    assert places(snapshot, role(cpu=8), members=66) == ["a"] * 2 + ["y"] * 32 + ["z"] * 32
+
+
+def test_member_without_devices_is_judged_by_every_kind_that_is_asked_for() -> None:
+    """Either kind alone would see nothing to lose on the other's nodes."""
+    npus = tuple(Device(f"d{i}", "npu", forms=frozenset(("whole",))) for i in range(4))
+    for spare in ("a", "b"):
+        sizes = {name: (64_000 if name == spare else 16_000) for name in ("a", "b")}
+        gpu = dataclasses.replace(node("a"), allocatable={"cpu": sizes["a"], "memory": 512 * GIB})
+        npu = Node("b", {"cpu": sizes["b"], "memory": 512 * GIB}, npus)
+        wishes = [role(cpu=4, count=1), Role("main", 1, 1, {"cpu": 4000}, (DeviceRequest("npu"),))]
+        assert places(after_demand([gpu, npu], wishes), role(cpu=4)) == [spare]
+
+
+def test_a_decision_about_devices_teaches_nothing_to_those_without() -> None:
+    """Only demand counts: a question about a kind that nobody asked for changes no later answer."""
+    nodes = [node("a", cpu=64), node("b", cpu=16)]
+    fresh, asked = (after_demand(nodes, [role(cpu=4)]) for _ in range(2))
+    places(asked, role(count=1))
+    assert places(asked, role(cpu=4)) == places(fresh, role(cpu=4))
+
+
 def test_room_of_the_caller_is_never_exceeded() -> None:
     cluster = Cluster([node("a"), node("b")])
     rule = learned(cluster, [role(count=1)])
     shape = cluster.shape_of(role(count=1))
-    assert rule.assign(cluster, shape, np.array([0, 1]), np.array([1, 2]), 3) == [(0, 1), (1, 2)]
+    spots = rule.assign(cluster, shape, np.array([0, 1]), np.array([1, 2]), 3)
+    assert counts(spots) == [(0, 1), (1, 2)]
 
 
 def test_caller_knows_better_what_fits() -> None:
@@ -90,7 +189,7 @@ def test_caller_knows_better_what_fits() -> None:
     rule = learned(cluster, [third])
     shape = cluster.shape_of(third)
     assert cluster.take(shape, 1, 2)
-    assert rule.assign(cluster, shape, np.array([0, 1]), np.array([0, 1]), 1) == [(1, 1)]
+    assert counts(rule.assign(cluster, shape, np.array([0, 1]), np.array([0, 1]), 1)) == [(1, 1)]
 
 
 def test_rollback_of_the_cluster_is_followed() -> None:
@@ -102,6 +201,14 @@ def test_rollback_of_the_cluster_is_followed() -> None:
     assert assign(rule, cluster, role(compute=320), 1) == [(1, 1)]
     cluster.rollback(mark)
     assert assign(rule, cluster, role(compute=320), 1) == before
+
+
+def test_nodes_that_go_after_one_of_them_was_chosen_are_forgotten() -> None:
+    wish = role(count=4)
+    rule = learned(Cluster([node("a"), node("b")]), [wish])
+    taken = Cluster([node("a", 2), node("b")])
+    assert assign(rule, taken, wish, 1) == [(1, 1)]
+    assert assign(rule, Cluster([node("a")]), wish, 1) == [(0, 1)]
 
 
 def test_nodes_that_come_are_used() -> None:
@@ -130,6 +237,38 @@ def test_demand_is_learned_before_there_are_devices(nodes: list[Node]) -> None:
     grown = Cluster([*nodes, node("gpu")])
     (assigned,) = assign(rule, grown, role(compute=500), 1)
     assert grown.nodes[assigned[0]].name == "gpu"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_demand_is_learned_in_the_order_of_submission_however_units_are_listed(seed: int) -> None:
+    """It is taken into account now and then, so the order decides what is known by then."""
+    throw = random.Random(seed)
+    wishes = [role(compute=650), role(compute=500), role(compute=320), role(8), role(2, count=2)]
+    units = [
+        Unit(f"u{i:02}", "q", (throw.choice(wishes),), float(i), pack="fragmentation")
+        for i in range(40)
+    ]
+    nodes = tuple(node(f"n{i}", throw.choice((1, 2, 3)), cpu=32) for i in range(5))
+    facts = [Facts(nodes, (Queue("q"),), waiting=tuple(each)) for each in (units, units[::-1])]
+    first, second = (repr(cycle.decide(state.build(each), 100.0)) for each in facts)
+    assert first == second
+
+
+def test_no_node_strands_more_than_its_devices_however_much_memory_there_is() -> None:
+    """Amounts of memory are multiplied with potentials: in bytes that went beyond 64 bits."""
+    large = Node("z", {"cpu": 64_000, "memory": 64 * 1024 * GIB})
+    cluster = Cluster([node("a", devices=8), node("b", devices=4), large])
+    layout = fragmentation._Layout(cluster, "gpu")
+    learner = packing_tables.Learner(layout.fleet)
+    for _ in range(40):
+        learner.observe(layout.translate(cluster.shape_of(role(count=1))))
+    tables, rooms = learner.tables, layout.rooms(cluster, np.arange(3))
+    idle, nothing = rooms.left.sum(axis=1), np.zeros(3, dtype=np.int64)
+    for memory in (rooms.memory, nothing):
+        stranded = packing._stranded(tables, rooms.cpu, memory, idle, rooms.model)
+        most = tables.weights.stranded * idle * packing_tables.UNIT
+        assert ((stranded >= 0) & (stranded <= most)).all()
+    assert (stranded == most).all(), "without memory nothing of the devices can be used"
 
 
 def test_profiles_count_by_their_slices() -> None:

@@ -286,6 +286,28 @@ def test_who_is_silent_passes_if_units_of_its_kin_and_size_ended_soon_enough() -
             assert verdict(found).reason is Reason.RESERVED_UNTIL
 
 
+@pytest.mark.parametrize(
+    ("order", "said", "promised"),
+    [
+        ("fifo", None, True),
+        ("fair", None, True),
+        ("fifo", 0, False),
+        ("shortest", None, False),
+        ("attained", None, False),
+        ("shortest", 1, True),
+        ("attained", 1, True),
+    ],
+)
+def test_who_orders_by_length_promises_nothing_unless_told_to(
+    order: str, said: int | None, promised: bool
+) -> None:
+    seats = tuple(Seat("w", number, "n") for number in range(64))
+    full = Running(unit("r", members=64), seats, NOW - 60, NOW + 60)
+    queue = Queue("q", order=order, reserve=said)  # type: ignore[arg-type]
+    found = decided(Facts((node("n"),), (queue,), (full,), (unit("head", expected=50.0),)))
+    assert bool(found.reservations) == promised
+
+
 # --- when time alone changes the answer ---------------------------------------------------------
 
 

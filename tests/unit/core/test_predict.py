@@ -79,7 +79,7 @@ def test_before_anything_is_known_who_has_had_the_least_goes_first():
 
 
 def test_near_its_usual_end_a_unit_goes_before_a_fresh_one():
-    history = seen(*[("team", 10_000.0)] * 20)
+    history = seen(*[("team", 10_000.0)] * 200)
     fresh, nearly = (history.index(unit("u", "team"), attained) for attained in (0.0, 9_500.0))
     assert nearly < fresh / 5
 
@@ -90,7 +90,7 @@ def test_units_submitted_close_by_tell_more_than_those_far_off():
 
 
 def test_other_sizes_of_the_same_kin_tell_something():
-    history = seen(*[("team", 100.0)] * 5, *[("others", 1e6)] * 5)
+    history = seen(*[("team", 100.0)] * 50, *[("others", 1e6)] * 50)
     near, far = (history.index(unit("new", kin, gpus=4), 0.0) for kin in ("team", "nobody"))
     assert near < far
 
@@ -230,10 +230,22 @@ def test_a_running_unit_yields_only_to_a_clearly_better_one(ran, before, defende
     assert patience.defended(100.0, ran, before) == defended
 
 
-@given(st.floats(0, 1e9))
-def test_the_next_look_lies_ahead(attained):
-    assert predict.next_look(attained) > attained
-    assert predict.next_look(predict.next_look(attained)) > predict.next_look(attained)
+def test_after_a_run_of_long_units_others_are_tried_before_those_are_half_through():
+    """Units come in runs that are alike: a hundred long ones say little about the next kin."""
+    history = seen(*[("team", 65_000.0)] * 100)
+    half_through = predict.EAGER.defended(history.index(unit("u", "team"), 32_000.0), 32_000.0, 0.0)
+    assert history.index(unit("new", "other"), 0.0) < half_through
+
+
+def test_between_looks_nothing_is_learned_from_who_runs_on():
+    history = seen(("team", 100.0), ("team", 5000.0))
+    history.know(unit("runs", "team"), started=0.0)
+    looked_at, next_look = 601.0, 1201.0
+    just, still, later = (
+        history.at(at).index(unit("new", "team"), 700.0)
+        for at in (looked_at, next_look - 2, next_look)
+    )
+    assert just == still < later
 
 
 def test_a_unit_that_changes_its_size_stands_anew_in_its_line():

@@ -180,7 +180,8 @@ def test_where_withholding_does_not_help_who_cannot_be_stopped_stands_before_who
 @pytest.mark.parametrize("preemptible", [True, False])
 def test_nobody_goes_because_of_a_start_that_is_then_withheld(preemptible):
     """With `late`, the surplus of `grown` is borrowed. Two of queue a have a right to room: that of
-    `late` is enough for both, so nothing of `grown` goes for the first of them."""
+    `late` is enough for both, so nothing of `grown` goes for the first of them, and the second
+    starts in the same decision."""
     world = behind_a_wide_head(
         [node("n0", 1), node("n1", 1), node("n2", 2)],
         guarantees=(2, 2),
@@ -191,11 +192,24 @@ def test_nobody_goes_because_of_a_start_that_is_then_withheld(preemptible):
             unit("mine2", "a"),
         ],
     )
-    assert [each.unit for each in world.decide().placements] == ["mine1"]
+    assert [each.unit for each in world.decide().placements] == ["mine1", "mine2"]
     assert world.evicted == {}
     world.happen()
     assert world.rounds(5) == []
-    assert world.runs("mine2")
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_what_a_withheld_start_leaves_is_offered_to_all_who_wait_in_the_same_decision(strict):
+    """`late` is withheld for `mine`, which needs one of its two GPUs; `small` fits on the other. In
+    a strict queue it stays behind `late`, which waits again."""
+    queues = [Queue("a", guarantee={"gpu": 1000}), Queue("b", strict=strict)]
+    world = World([node("n0", 2)], queues)
+    world.wait(unit("head", "a", gpus=9, priority=90), unit("late", "b", gpus=2))
+    world.wait(unit("mine", "a"), unit("small", "b"))
+    started = ["mine"] if strict else ["mine", "small"]
+    assert [each.unit for each in world.decide().placements] == started
+    world.happen()
+    assert world.rounds(5) == []
 
 
 @pytest.mark.parametrize("preemptible", [True, False])
@@ -391,7 +405,8 @@ def test_no_victim_could_be_spared(crowd):
 @given(crowds)
 def test_deciding_again_stops_nobody_and_it_all_ends(crowd):
     """I7. But a queue that grew beyond its guarantee may have to give up as much again: what was
-    free lay in pieces, and for its members elsewhere somebody else may have a right to room."""
+    free lay in pieces, and for its members elsewhere somebody else may have a right to room. For
+    that one those of its own queue go as well whom it outranks, if only both together do."""
     world = crowd.world
     before = dict(world.snapshot.running)
     world.decide()
@@ -404,9 +419,13 @@ def test_deciding_again_stops_nobody_and_it_all_ends(crowd):
     world.happen()
     again = world.decide()
     note(str(again))
+    units = {key: each.unit for key, each in world.snapshot.running.items()}
+    units |= world.snapshot.waiting
+    both = {told.gainer for told in again.evictions if units[told.unit].queue in grew}
     for told in again.evictions:
-        who = world.snapshot.running[told.unit].unit
-        gives[who.queue] += _devices_of(who, [role for role, _ in told.seats])
+        who, gainer = units[told.unit], units[told.gainer]
+        if who.queue != gainer.queue or told.gainer not in both:
+            gives[who.queue] += _devices_of(who, [role for role, _ in told.seats])
     assert gives <= grew
     world.happen().go()
     world.rounds(6)
@@ -429,6 +448,19 @@ def test_what_a_queue_grew_by_comes_back_from_the_surplus_that_stands_last():
     assert (told.unit, len(told.seats), told.gainer) == ("r3", 2, "w3")
     world.happen().go()
     assert "w3" in {each.unit for each in world.decide().placements}
+    world.happen()
+    assert world.rounds(3) == []
+
+
+def test_who_is_pushed_beyond_its_guarantee_by_a_promise_goes_in_the_same_decision():
+    """`w3` has a right to four devices and comes first, but `r2`, which has them, is inside its
+    queue's guarantee. Then `w0` of that queue is promised room and stands before `r2`."""
+    world = Crowd(78, 4, 9, 4).world
+    world.decide()
+    assert world.evicted == {"r0": 1, "r3": 2, "r2": 2}
+    assert {each.unit for each in world.decision.nominations} == {"w0", "w3"}
+    world.happen().go()
+    assert {each.unit for each in world.decide().placements} >= {"w0", "w3"}
     world.happen()
     assert world.rounds(3) == []
 

@@ -560,7 +560,9 @@ def test_ranks_that_change_with_age_are_looked_at_again():
     waiting = [unit("head", role(1, 8))]
     queues = [Queue("q", order="attained")]
     decision = decide(snapshot([node("a")], running, waiting, queues), NOW)
-    assert decision.wake_at == NOW + 100, "it will have run for 1000 s"
+    assert decision.wake_at == NOW + 300, "it will have run for 1200 s"
+    just = decide(snapshot([node("a")], [runs("r", "a", started=NOW - 500)], waiting, queues), NOW)
+    assert just.wake_at == NOW + 100, "until then it is left alone"
     assert decide(snapshot([node("a")], running, waiting), NOW).wake_at is None
 
 

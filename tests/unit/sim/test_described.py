@@ -105,7 +105,32 @@ def test_a_bundle_without_gpus_is_refused(tmp_path: Path) -> None:
         read(tmp_path, text)
 
 
+def test_no_rack_or_block_has_nodes_of_two_groups(tmp_path: Path) -> None:
+    text = """
+name: groups
+nodes:
+- {count: 3, rack: 2, block: 2, name: a}
+- {count: 5, rack: 4, name: b}
+- {count: 1, name: c}
+- {count: 4, rack: 2, block: 1, name: d}
+jobs: [{name: j}]
+"""
+    found = read(tmp_path, text)
+    assert found.facts.levels == ("block", "rack")
+    for level in range(2):
+        groups: dict[tuple[str, ...], set[str]] = {}
+        for node in found.facts.nodes:
+            if node.path:
+                groups.setdefault(node.path[: level + 1], set()).add(node.name[0])
+        assert all(len(names) == 1 for names in groups.values()), groups
+    racks = [node.path[1][-3:] if node.path else "" for node in found.facts.nodes]
+    assert " ".join(racks) == "000 000 001 002 002 002 002 003  004 004 005 005"
+    blocks = [node.path[0][-3:] if node.path else "" for node in found.facts.nodes]
+    assert " ".join(blocks) == "000 000 000 001 001 001 001 002  003 003 004 004"
+
+
 BASE = "name: x\nnodes: [{count: 2}]\n"
+LOAD = "load: {jobs: 3, over: 1h, mix: {%s}}\n"
 
 
 @pytest.mark.parametrize(
@@ -123,14 +148,45 @@ BASE = "name: x\nnodes: [{count: 2}]\n"
         ("name: x\nnodes: [{count: -1}]\njobs: [{name: a}]\n", r">= 1 - at `\$.nodes.*count`"),
         ("name: x\nnodes: [{count: 1, price: -1}]\njobs: [{name: a}]\n", "price"),
         (BASE + "load: {jobs: 3, over: 1h, mix: {shapes: 0}}\n", "load.mix.shapes is 0"),
+        ("name: x\nnodes: [{count: 2, block: 2}]\njobs: [{name: a}]\n", "but no racks"),
+        (
+            "name: x\nnodes: [{count: 99999}, {count: 2}]\njobs: [{name: a}]\n",
+            "nodes are 100001 in all: describe 100000 at most",
+        ),
+        (BASE + LOAD % "cpu_only: .nan", "load.mix.cpu_only is nan: it must be a part from 0 to 1"),
+        (BASE + LOAD % "cpu_only: -1", "load.mix.cpu_only is -1"),
+        (BASE + LOAD % "cpu_only: 0.9, shares: 0.9", "cpu_only and load.mix.shares are 1.8"),
+        (BASE + LOAD % "priorities: 2.5", "priorities is 2.5: it must be a whole number"),
+        (BASE + "jobs: [{name: a, at: -5}]\n", r"`float` >= 0.0 - at `\$.jobs\[0\].at`"),
+        (BASE + "jobs: [{name: a, duration: .inf}]\n", r"at `\$.jobs\[0\].duration`"),
+        (BASE + "jobs: [{name: a}]\ncosts: {grace: .nan}\n", r"at `\$.costs.grace`"),
         (BASE + "jobs: [{name: a}, {name: a}]\n", "job 'a' is there twice"),
+        (
+            BASE + "queues: [{name: q}, {name: r}, {name: q, limit: {gpu: 8}}]\n"
+            "jobs: [{name: a, queue: q}]\n",
+            "queue 'q' is there twice",
+        ),
         (BASE + "jobs: [{name: a}]\noutages: [{node: x, at: 1h}]\n", "there is no node 'x'"),
         ("nodes: [", "is no YAML"),
+        ("name: 2024-13-45\n", "is no YAML: month must be"),
+        (BASE + "jobs: [{name: a}]\ntrouble: {nodeMtbf: 0s}\n", "nodeMtbf is '0s'.*trouble`"),
+        (BASE + "jobs: [{name: a}]\ntrouble: {nodeMtbf: 0}\n", "must be more than 0 seconds"),
+        (
+            BASE + "jobs: [{name: a, at: 9000d}]\ntrouble: {nodeMtbf: 1ms, repair: 0s}\n",
+            "lost more than 1000000 times",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         read(tmp_path, text)
+
+
+def test_a_file_that_is_no_utf_8_is_refused_with_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "latin.yaml"
+    path.write_bytes("# plain\nname: café\n".encode("latin-1"))
+    with pytest.raises(BadInput, match=r"latin.yaml line 2 is no UTF-8 text \(byte 0xe9\): save"):
+        described.read(path)
 
 
 def test_a_load_comes_from_its_seed_and_fits_the_cluster(tmp_path: Path) -> None:
@@ -144,6 +200,14 @@ def test_a_load_comes_from_its_seed_and_fits_the_cluster(tmp_path: Path) -> None
     near = [j.unit for j in one.jobs if j.unit.topology and j.unit.topology.required]
     assert near
     assert all(devices_of(unit) <= 16 for unit in near)
+
+
+@pytest.mark.parametrize("part", [0.0, 0.6, 1.0])
+def test_a_part_that_is_said_holds_and_the_others_make_room(tmp_path: Path, part: float) -> None:
+    text = BASE + f"load: {{jobs: 400, over: 1d, mix: {{shares: {part}, several_roles: 0}}}}\n"
+    found = read(tmp_path, text).jobs
+    shares = sum(0 < devices_of(job.unit) < 1 for job in found) / len(found)
+    assert shares == pytest.approx(part, abs=0.1)
 
 
 def test_trouble_is_drawn_from_its_seed(tmp_path: Path) -> None:

@@ -70,6 +70,22 @@ def test_preemption_costs_the_grace_the_work_since_the_checkpoint_and_the_restar
     assert found["low"].end == end
 
 
+@pytest.mark.parametrize(
+    ("said", "left"), [(1000, 660), (2000, 1660), (300, 120), (400, 120), (None, None)]
+)
+def test_of_a_stopped_job_the_scheduler_knows_what_it_said_less_what_it_kept(
+    said: float | None, left: float | None
+) -> None:
+    """It was stopped at 530 with 400 s saved; that it takes 1000 is not told."""
+    low = job("low", 0, 1000, priority=10, expected=said)
+    simulation = engine.Simulation(
+        scenario(low, job("high", 500, 100, priority=90)), Variant(preempt=True)
+    )
+    while "low" not in simulation.snapshot.waiting or simulation.now < 530:
+        assert simulation.step()
+    assert simulation.snapshot.waiting["low"].expected == left
+
+
 def test_without_preemption_nobody_is_stopped() -> None:
     low, high = job("low", 0, 1000, priority=10), job("high", 500, 100, priority=90)
     found = play(scenario(low, high), Variant(preempt=False))
@@ -96,6 +112,25 @@ def test_a_gang_that_cannot_be_completed_goes_back_to_its_queue() -> None:
     # It holds its other node until 1100, then the small one gets it.
     assert found["small"].first_start == 1100
     assert found["gang"].end == 2000 + 60 + 600
+
+
+@pytest.mark.parametrize("more", [(600, 700), (500, 500), (900, 1000), (1000, 1400), (600, 1400)])
+def test_a_node_is_back_when_the_last_of_its_outages_is_over(more: tuple[float, float]) -> None:
+    outages = (Outage("node-0000", 500, 1000), Outage("node-0000", *more))
+    found = play(scenario(job("a", 0, 100), job("b", 700, 50), outages=outages))
+    assert found["b"].first_start == max(1000, more[1])
+
+
+def test_what_came_otherwise_is_no_moment() -> None:
+    """A gang that lost a node ends later than it would have: nothing happens when it would have."""
+    gang = job("gang", 0, 1000, members=2)
+    lost = (Outage("node-0000", 500),)
+    played = outcome(scenario(gang, nodes=3, outages=lost))
+    # It starts; the node is lost, and another takes its place; it ends, 500 - 400 + 60 s later.
+    assert played.timeline.times == [0, 500, 1160]
+    alone = outcome(scenario(gang, nodes=2, outages=lost))
+    # It waits for repair until 1100. The end that it had before is no moment.
+    assert (alone.timeline.times, alone.end) == ([0, 500, 1100], 1100)
 
 
 def test_an_elastic_job_grows_and_is_done_sooner() -> None:

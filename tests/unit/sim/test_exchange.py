@@ -21,7 +21,7 @@ from windlass.core.facts import (
     Seat,
     Unit,
 )
-from windlass.sim import engine, exchange, synthetic, whatif
+from windlass.sim import engine, exchange, shaping, synthetic, whatif
 from windlass.sim.scenario import FOREVER, BadInput, Scenario, with_runtimes
 from windlass.sim.variants import Variant
 
@@ -129,9 +129,20 @@ def test_pods_of_others_go_with_their_node() -> None:
     whole = exchange.scenario(exchange.Export(5.0, facts), "later")
     others = whatif.nodes_scaled(whole, "0.5")
     assert (len(others.facts.nodes), len(others.facts.running), len(others.jobs)) == (1, 1, 1)
-    facts = dataclasses.replace(facts, nodes=facts.nodes[::-1])
+    [pod] = facts.running
+    seats = (dataclasses.replace(pod.seats[0], node=facts.nodes[1].name),)
+    facts = dataclasses.replace(facts, running=(dataclasses.replace(pod, seats=seats),))
     fewer = whatif.nodes_scaled(exchange.scenario(exchange.Export(5.0, facts), "later"), "0.5")
     assert (fewer.facts.running, fewer.facts.waiting, fewer.jobs) == ((), (), ())
+
+
+def test_a_unit_that_runs_says_how_long_it_still_takes() -> None:
+    """It said an hour and ran half of it: stopped, it would need the other half again."""
+    unit = job("a", lasts=3600).unit
+    seats = (Seat("worker", 0, "node-0000", tuple(Grant(f"gpu{n}") for n in range(8))),)
+    facts = dataclasses.replace(scenario().facts, running=(Running(unit, seats, 0.0, 3600.0),))
+    [found] = exchange.scenario(exchange.Export(1800.0, facts), "later").jobs
+    assert (found.duration, found.unit.expected) == (1800, 1800)
 
 
 def test_who_was_told_to_go_is_gone_after_its_grace() -> None:
@@ -187,6 +198,34 @@ def test_fewer_and_more_nodes() -> None:
     double = whatif.nodes_scaled(whole, "2")
     assert len({node.name for node in double.facts.nodes}) == 24
     state.build(double.facts)
+
+
+@pytest.mark.parametrize(
+    ("factor", "large", "small", "bare"),
+    [("0.5", 2, 3, 1), ("1.5", 6, 9, 2), ("0.25", 1, 2, 0), ("3", 12, 18, 3)],
+)
+def test_every_kind_of_node_is_scaled_alike(factor: str, large: int, small: int, bare: int) -> None:
+    kinds = [shaping.NodeForm(8), shaping.NodeForm(2), shaping.NodeForm(0)]
+    # As an export lists them: by name, whatever they are; no two have quite the same memory.
+    forms = [kinds[at] for at in (1, 0, 1, 0, 2, 1, 0, 1, 0, 1, 1)]
+    nodes = tuple(
+        dataclasses.replace(form, memory=(512 << 30) - at).node(f"n{at:02}")
+        for at, form in enumerate(forms)
+    )
+    played = scenario()
+    played = dataclasses.replace(played, facts=dataclasses.replace(played.facts, nodes=nodes))
+    for listed in (nodes, nodes[::-1]):
+        facts = dataclasses.replace(played.facts, nodes=listed)
+        scaled = whatif.nodes_scaled(dataclasses.replace(played, facts=facts), factor).facts.nodes
+        counted = [sum(len(node.devices) == gpus for node in scaled) for gpus in (8, 2, 0)]
+        assert counted == [large, small, bare]
+        assert len({node.name for node in scaled}) == len(scaled)
+
+
+def test_a_cluster_may_be_scaled_to_nothing_but_not_beyond_bounds() -> None:
+    assert whatif.nodes_scaled(scenario(nodes=4), "0.1").facts.nodes == ()
+    with pytest.raises(BadInput, match=r"'999' makes 100899 nodes of 101: choose a factor"):
+        whatif.nodes_scaled(scenario(nodes=101), "999")
 
 
 def test_one_pool_is_scaled_alone() -> None:

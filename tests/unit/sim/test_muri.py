@@ -224,8 +224,11 @@ def test_job_lists_are_read_plain_and_packed(tmp_path, pack):
         (HEADER, "has no jobs"),
         (f"{HEADER}\n0,65,0,1,bert,1", "line 2: num_gpu is 65"),
         (f"{HEADER}\n0,1,0,x,bert,1", "line 2 is not a job"),
-        (f"{HEADER}\n0,1,0,-5,bert,1", "line 2: its times"),
-        (f"{HEADER}\n0,1,nan,5,bert,1", "line 2: its times"),
+        (f"{HEADER}\n0,1,0,-5,bert,1", "line 2: iterations is '-5'"),
+        (f"{HEADER}\n0,1,0,-5,bert,-1", "line 2: iterations is '-5'"),
+        (f"{HEADER}\n0,1,0,0,bert,1", "line 2: iterations is '0'.*must be more than 0"),
+        (f"{HEADER}\n0,1,nan,5,bert,1", "line 2: submit_time is 'nan'"),
+        (f"{HEADER}\n0,1,-5,5,bert,1", "line 2: submit_time is '-5'"),
         ("a,b\n1,2", "line 2 is not a job"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import gzip
 import json
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench import packing as bench_packing
-from bench import packing_fgd
+from bench import packing_fgd, report
 from windlass.core import packing, packing_tables
 from windlass.core.packing_tables import Shape
 from windlass.sim import openb
@@ -118,12 +119,25 @@ def test_replay_counts_what_arrived_and_what_found_room(files: Path) -> None:
         ("orders.jsonl", json.dumps({**ORDER, "node_rank": [None]}), "lists of whole numbers"),
         ("orders.jsonl", json.dumps({**ORDER, "order": [9]}), "names pod 9"),
         ("orders.jsonl", json.dumps({**ORDER, "node_rank": [0]}), "ranks 1 nodes"),
+        ("orders.jsonl", json.dumps({**ORDER, "node_rank": [1, 0, 0]}), "several nodes the rank 0"),
+        ("orders.jsonl", json.dumps({**ORDER, "order": []}), "line 1 orders no pods"),
+        ("orders.jsonl", 2 * (json.dumps(ORDER) + "\n"), "line 2 has the seed 7 of a line before"),
+        ("orders.jsonl", "\n", "has no arrival orders"),
     ],
 )
 def test_bad_file_is_named_with_its_line(files: Path, name: str, text: str, says: str) -> None:
     (files / name).write_text(text)
     with pytest.raises(openb.BadTrace, match=says):
         read(files)
+
+
+def test_public_lists_beside_lists_of_ones_own_are_refused(files: Path) -> None:
+    parser = argparse.ArgumentParser()
+    bench_packing.configure(parser)
+    own = ("--nodes", files / "nodes.csv", "--pods", files / "pods.csv", "--orders", files / "o")
+    given = parser.parse_args([*map(str, own), "--lists", "default"])
+    with pytest.raises(SystemExit, match="leave one of them out"):
+        bench_packing.measure(report.Options(quick=True, extra=given))
 
 
 def test_missing_file_is_named(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from html.parser import HTMLParser
 from xml.etree import ElementTree
@@ -12,6 +13,7 @@ from tests.unit.sim.building import job, outcome, scenario
 from windlass.core.facts import Queue
 from windlass.sim import charts, compare, measures, report
 from windlass.sim.live import Record
+from windlass.sim.scenario import FOREVER, Outage
 from windlass.sim.variants import Variant, combinations
 
 TWO = scenario(
@@ -138,6 +140,24 @@ def test_marks_of_time_are_round_and_few(seconds: float) -> None:
     axis = charts.time_axis(seconds)
     assert 1 <= len(axis.marks) <= 8
     assert all(value <= seconds for value, _ in axis.marks)
+
+
+def test_jobs_that_start_and_never_end_are_counted_and_said_with_the_reason() -> None:
+    gang, other = job("gang", 0, 5000, members=2), job("huge", 0, 10, members=9)
+    stays = job("server", 0, FOREVER, gpus=0)
+    lost = (Outage("node-0000", 1000),)
+    played = compare.compare(
+        scenario(gang, other, stays, nodes=2, outages=lost), [Variant(backfill="non-reserving")]
+    )
+    [found] = played.data()["policies"]
+    assert (found["finished"], found["never_started"], found["unfinished"]) == (0, 1, 1)
+    assert found["makespan_s"] is None
+    [row] = compare.rows(played)
+    assert row[compare.columns(played).index("makespan")] == "-"
+    never, ends = compare.remarks(played)
+    assert never.startswith("non-reserving backfill: 1 job never starts: needs 9")
+    assert ends.startswith("non-reserving backfill: 1 job started and never ends: needs 2")
+    assert ends in html.unescape(report.page(played))
 
 
 def test_an_interrupted_comparison_keeps_what_is_finished() -> None:

@@ -61,6 +61,7 @@ def test_times_of_a_list_with_iteration_times_are_milliseconds(tmp_path: Path) -
         ("submitted,gpus,duration,cpu\n1,1,1,lots\n", "line 2: cpu is 'lots'"),
         ("submitted,gpus,duration,cpu\n1,1,1,1e30\n", "line 2: cpu is '1e30', more than any"),
         ("submitted,gpus,duration\n\n1,1,1\n\n\n1,1,x\n", "line 6: duration is 'x'"),
+        ("submitted,gpus,end_time\n0,1,5\n100,1,50\n", "line 3: it ends at 50 s, before it was"),
         ("submitted,gpus,duration\n1,1,1e300\n", "line 2: duration is '1e300'"),
         ("submitted,gpus,duration\n1,1e300,1\n", "line 2: gpus is '1e300'"),
         ("submitted,gpus,duration\n1,2000000,1\n", "line 2: gpus is '2000000'.*at most 1000000"),
@@ -84,7 +85,7 @@ def test_what_is_wrong_with_a_list_is_said_with_its_line(
 
 
 def test_a_list_of_which_no_cluster_could_be_made_says_so(tmp_path: Path) -> None:
-    text = "submitted,gpus,duration\n0,1,1\n1,1,1e15\n"
+    text = "submitted,gpus,duration\n0,1,1\n1,1000000,1\n"
     with pytest.raises(BadInput, match=r"more than 100000: say how many there are with --nodes"):
         sources.open_source(str(written(tmp_path, "long.csv", text)))
 
@@ -223,10 +224,53 @@ def test_public_traces_have_the_published_numbers(
     assert max(devices_of(job.unit) for job in found.jobs) == largest
 
 
+@pytest.mark.parametrize(
+    ("name", "file", "nodes"),
+    [
+        ("itp/02", "elasticflow_ms_itp/cluster02", 1),
+        ("itp", "elasticflow_ms_itp/cluster02", 1),
+        ("itp/deadline_195job", "elasticflow_ms_itp/deadline_195job", 1),
+        ("muri", "muri_sigcomm22/trace1", 8),
+        ("muri/cluster_trace", "muri_sigcomm22/cluster_trace", 8),
+        ("muri/job_type_2", "muri_sigcomm22/job_type_2", 8),
+    ],
+)
+def test_every_job_list_of_a_folder_has_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, file: str, nodes: int
+) -> None:
+    path = tmp_path / "traces" / f"{file}.csv.gz"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(gzip.compress(b"submitted,gpus,duration\n0,1,5\n"))
+    (path.parent / "README.md").touch()
+    monkeypatch.setenv("WINDLASS_DATA", str(tmp_path))
+    found = sources.open_source(name)
+    assert (len(found.jobs), len(found.facts.nodes)) == (1, nodes)
+    family, known = name.partition("/")[0], found.name.partition(" ")[2]
+    with pytest.raises(sources.NoSuchTrace, match=f"no trace {family}/x: there are {known}."):
+        sources.open_source(f"{family}/x")
+
+
 def test_an_unknown_queue_of_a_trace_is_refused_with_those_there_are() -> None:
     _need("philly")
     with pytest.raises(BadInput, match=r"no queue 'nobody': it has .*6214e9"):
         sources.open_source("philly/nobody")
+
+
+@pytest.mark.parametrize(
+    ("rows", "nodes"),
+    [
+        ("0,8,3600\n60,8,3600\n", 3),  # 16 GPUs of 24, not 1,200
+        ("0,8,3600\n0,8,3600\n", 3),
+        ("0,8,3600\n7200,8,3600\n", 1),
+        ("0,8,0\n", 1),
+    ],
+)
+def test_mean_demand_is_over_the_time_that_the_work_takes(
+    tmp_path: Path, rows: str, nodes: int
+) -> None:
+    text = "submitted,gpus,duration\n" + rows
+    jobs = traces.read_jobs(written(tmp_path, "few.csv", text))
+    assert shaping.nodes_needed(jobs, 8) == nodes
 
 
 def test_a_cluster_is_never_smaller_than_its_largest_job(tmp_path: Path) -> None:

@@ -1,0 +1,56 @@
+"""When running units are looked at again. Between looks they do not age.
+
+Ranks under the order `attained` follow what units have had so far, which grows all the time. If
+ranks did too, any moment might change a decision and none could be named in advance. So a running
+unit counts with the age at which it was last looked at, and the next look is a moment that can be
+waited for: in between, time alone changes no rank.
+"""
+
+from __future__ import annotations
+
+import bisect
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+FIRST = 600.0
+"""The age in seconds at which a running unit is looked at for the first time."""
+FACTOR = 2.0
+"""Each next look comes at so many times the age. Ranks follow the order of magnitude of an age, so
+a unit of a week is looked at ten times, not every minute."""
+EARLY = 1e-6
+"""Seconds by which a timer may fire early, by rounding, and must not fire again."""
+
+_AGES = FIRST * FACTOR ** np.arange(40)
+_AGE_LIST = _AGES.tolist()
+
+
+def next_age(seconds: float) -> float:
+    """The next age at which a running unit is looked at."""
+    return float(_AGE_LIST[_passed(seconds)])
+
+
+def age(before: float, ran: float) -> float:
+    """What a unit counts with that runs since `ran` seconds and had had `before` until then."""
+    passed = _passed(before + ran)
+    return max(before, _AGE_LIST[passed - 1]) if passed else before
+
+
+def ages(before: Floats, ran: Floats) -> Floats:
+    """The same of many."""
+    passed = np.searchsorted(_AGES, before + ran + EARLY, side="right")
+    return np.maximum(before, np.where(passed > 0, _AGES[passed - 1], 0.0))
+
+
+def next_look(now: float, started: float, before: float, alone: float) -> float:
+    """When the rank of such a unit may change that is left `alone` for so long after its start."""
+    ran = max(0.0, now - started)
+    ahead = now + next_age(before + ran) - (before + ran)
+    return min(ahead, started + alone) if ran < alone - EARLY else ahead
+
+
+def _passed(seconds: float) -> int:
+    """Looks at units of this age so far."""
+    return bisect.bisect_right(_AGE_LIST, seconds + EARLY)

@@ -1,0 +1,69 @@
+"""`wake_at` is the next moment at which time alone changes the answer: until then it stays."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hypothesis import assume, given, note
+from hypothesis import strategies as st
+
+from tests.properties import carry, generators
+from tests.properties.settings import CAMPAIGN, cases
+from windlass.core import cycle, state
+from windlass.core.facts import Decision, Facts, Policy
+
+pytestmark = CAMPAIGN
+NOW = 100.0
+LONG = 1e7
+ROUNDS = 8
+
+
+@cases(250, 4000)
+@given(
+    st.data(),
+    generators.facts(),
+    st.lists(st.sampled_from((0.0, 90.0, 700.0, 5000.0, 60_000.0)), min_size=1, max_size=4),
+    st.floats(0.001, 0.999),
+)
+def test_until_it_wakes_nothing_starts_or_stops_by_itself(
+    data: st.DataObject, facts: Facts, pauses: list[float], part: float
+) -> None:
+    """Under the order `attained` ranks follow what units have had, which never stands still. Once
+    what was decided is carried out, the same facts give the same answer until `wake_at`. Nothing is
+    promised here: what is promised when units overrun is looked for anew each time."""
+    facts = _attained(facts)
+    snapshot, now = state.build(facts), NOW
+    for pause in pauses:
+        now += pause
+        event = generators.event(facts, data.draw(st.integers(0, 1 << 32)))
+        facts, decision = _settled(_attained(carry.after(facts, [event])), snapshot, event, now)
+    assume(not decision.placements and not decision.evictions)
+    later = now + part * (LONG if decision.wake_at is None else decision.wake_at - now)
+    note(f"{now} {later} {decision}")
+    again = cycle.decide(snapshot, later)
+    assert (again.placements, again.evictions) == ((), ())
+    assert again.nominations == decision.nominations
+
+
+def _attained(facts: Facts) -> Facts:
+    queues = (dataclasses.replace(q, order="attained", reserve=0) for q in facts.queues)
+    return dataclasses.replace(facts, queues=tuple(queues))
+
+
+def _settled(
+    facts: Facts, snapshot: state.Snapshot, event: state.Event, now: float
+) -> tuple[Facts, Decision]:
+    """Decided and carried out, again and again, until nothing more starts or stops."""
+    if isinstance(event, state.QueuePut):
+        event = state.QueuePut(next(q for q in facts.queues if q.name == event.queue.name))
+    state.apply(snapshot, [event])
+    for _ in range(ROUNDS):
+        decision = cycle.decide(snapshot, now, Policy())
+        done = carry.steps(facts, decision, now)
+        facts = carry.after(facts, done)
+        left = carry.members_left(facts)
+        facts = carry.after(facts, left)
+        state.apply(snapshot, [*done, *left])
+        if not (decision.placements or decision.evictions):
+            break
+    return facts, decision
