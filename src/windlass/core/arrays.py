@@ -9,8 +9,15 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 
 
+_FEW_NUMBERS = 12
+_FEW_ROWS = 128
+"""Where calling costs more than counting."""
+
+
 def distinct(numbers: Ints | list[int], size: int) -> Ints:
     """Each of some numbers below `size` once, ascending."""
+    if isinstance(numbers, list) and len(numbers) <= _FEW_NUMBERS:
+        return np.array(sorted(set(numbers)), np.int64)
     found = np.zeros(size, np.bool_)
     found[numbers] = True
     return found.nonzero()[0]
@@ -18,6 +25,8 @@ def distinct(numbers: Ints | list[int], size: int) -> Ints:
 
 def row_sums(table: npt.NDArray[np.generic]) -> Ints:
     """Over rows of a few columns, which `sum` adds one row at a time."""
+    if len(table) <= _FEW_ROWS:
+        return np.asarray(np.add.reduce(table, axis=1, dtype=np.int64))
     return np.asarray(np.einsum("ij->i", table, dtype=np.int64, casting="unsafe"))
 
 

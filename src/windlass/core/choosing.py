@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from windlass.core.facts import WHOLE, Device, DeviceRequest, Grant, Profile
 
-UNLOCKED, HELD, SHARED, PARTITIONED, RATIO = 0, 1, 2, 3, 16
-"""Modes of a device; RATIO + k means 1:k."""
+UNLOCKED, SHARED, HELD, PARTITIONED, RATIO = 0, 1, 2, 3, 16
+"""Modes of a device; up to SHARED shares of it can be had; RATIO + k means 1:k."""
 ANY_DEVICE = -1
 """Nobody said of which device a share should be."""
 Spot = tuple[int, int, tuple[int, ...]]

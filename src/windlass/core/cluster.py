@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import arrays, constraints, devices, locality
+from windlass.core import arrays, devices, locality
+from windlass.core.accepting import Accepting
 from windlass.core.choosing import ANY_DEVICE
 from windlass.core.facts import Constraint, DeviceRequest, Grant, Node, Preference, Role, Seat
 from windlass.core.gauge import Gauge
@@ -38,6 +39,9 @@ Needs = locality.Needs
 
 _MANY = np.int64(1 << 40)
 _ALL = slice(None)
+_FEW_NODES = 128
+"""Of so many all that a shape needs is looked at in one go: with more, dividing by one number at a
+time is cheaper than calling less often."""
 _SPARE_SHAPES = 256
 """So many that nobody waits with any more are still kept: they may come again."""
 
@@ -72,9 +76,9 @@ class Cluster:
         """What a request counts for in quotas; kept by `amounts`."""
         self.asked: dict[str, Asked] = {}
         """What waiting units ask for, by their keys; kept by `cycle` and the snapshot."""
+        self.accepting = Accepting(self.nodes)
+        self._all_open = bool(self.open.all())
         self._starts: dict[int, tuple[Ints, Ints]] = {}
-        self._masks: dict[Constraint, Mask] = {}
-        self._points: dict[tuple[Preference, ...], Ints] = {}
         self._domains_of: dict[str, Ints] = {}
         self._when_empty: dict[int, Ints] = {}
         self._kept = Kept(size)
@@ -128,7 +132,8 @@ class Cluster:
         """A copy in which nobody holds anything and every node is there."""
         twin = self.fork(())
         twin.free, twin.bank = self.capacity.copy(), self.bank.emptied()
-        twin.open, twin.ports, twin._origin = np.ones(len(self), np.bool_), {}, None
+        twin.open, twin._all_open = np.ones(len(self), np.bool_), True
+        twin.ports, twin._origin = {}, None
         return twin
 
     def part(self, where: Ints) -> Cluster:
@@ -139,11 +144,13 @@ class Cluster:
             twin.__dict__.pop(found_when_asked, None)
         twin.capacity, twin.free = self.capacity[:, where], self.free[:, where]
         twin.open, twin.price = self.open[where], self.price[where]
+        twin._all_open = self._all_open or bool(twin.open.all())
+        twin.accepting = self.accepting.part(where)
         twin.bank, twin.ports = self.bank.part(where), {}
         twin.locality = self.locality.part(where)
         twin.domains = [ids[where] for ids in self.domains]
         twin._whole, twin._starts = (self, where), {}
-        twin._masks, twin._points, twin._when_empty, twin._domains_of = {}, {}, {}, {}
+        twin._when_empty, twin._domains_of = {}, {}
         twin._kept, twin._touched, twin._undo, twin._origin = Kept(len(where)), [], [], None
         return twin
 
@@ -159,12 +166,7 @@ class Cluster:
         self.shapes, self.asked, self.charges = old.shapes, old.asked, old.charges
         old.refresh()
         self._kept = old._kept.carried_over(len(self), was, now)
-        for constraint, mask in old._masks.items():
-            accepts = [constraints.accepts(constraint, self.nodes[i]) for i in fresh]
-            self._masks[constraint] = numbers.by_node(mask, fresh, accepts)
-        for preferences, points in old._points.items():
-            more = [constraints.points(preferences, self.nodes[i]) for i in fresh]
-            self._points[preferences] = numbers.by_node(points, fresh, more)
+        self.accepting.carry_over(old.accepting, numbers, fresh)
 
     # --- facts about nodes
 
@@ -175,10 +177,8 @@ class Cluster:
         self.nodes[i] = node
         self._fill_node(i, node)
         self.free[:, i] = self.capacity[:, i] - held
-        for constraint, mask in self._masks.items():
-            mask[i] = constraints.accepts(constraint, node)
-        for preferences, points in self._points.items():
-            points[i] = constraints.points(preferences, node)
+        self._all_open = bool(self.open.all())
+        self.accepting.update(i, node)
         for shape_id, counts in self._when_empty.items():
             counts[i] = self._fit(self.shapes.by_id[shape_id], np.array([i]), empty=True)[0]
         self._domains_of.clear()
@@ -200,19 +200,11 @@ class Cluster:
         for i in where:
             self.open[i] = True
             self._touched.append(i)
+        self._all_open = bool(self.open.all())
 
     def mask(self, constraint: Constraint) -> Mask:
-        """Nodes that a constraint accepts, whether or not they take members now."""
-        found = self._masks.get(constraint)
-        if found is None and self._whole is not None:
-            whole, where = self._whole
-            found = self._masks[constraint] = whole.mask(constraint)[where]
-        elif found is None:
-            found = np.fromiter(
-                (constraints.accepts(constraint, node) for node in self.nodes), np.bool_, len(self)
-            )
-            self._masks[constraint] = found
-        return found
+        """Nodes that a constraint accepts, whether or not they take members now. Read only."""
+        return self.accepting.mask(constraint)
 
     def takes(self, constraint: Constraint) -> Mask:
         """Nodes that take such members now, as far as their keepers and they themselves say."""
@@ -222,18 +214,15 @@ class Cluster:
         found[[self.index[name] for name in constraint.not_now if name in self.index]] = False
         return found
 
+    def usable(self, constraint: Constraint) -> Mask | None:
+        """Nodes that are accepted and take such members now; None: all of them, as mostly."""
+        if self._all_open and not constraint.not_now and self.accepting.everywhere(constraint):
+            return None
+        return self.mask(constraint) & self.takes(constraint)
+
     def points(self, preferences: tuple[Preference, ...]) -> Ints:
         """How much each node is preferred. Read only."""
-        found = self._points.get(preferences)
-        if found is None and self._whole is not None:
-            whole, where = self._whole
-            found = self._points[preferences] = whole.points(preferences)[where]
-        elif found is None:
-            found = np.fromiter(
-                (constraints.points(preferences, node) for node in self.nodes), np.int64, len(self)
-            )
-            self._points[preferences] = found
-        return found
+        return self.accepting.points(preferences)
 
     def domain(self, key: str) -> Ints:
         """For every node a number for its value of a label; -1: it has no such label. Read only."""
@@ -290,7 +279,8 @@ class Cluster:
     def _fit_on_one(self, shape: Shape, node: int) -> int:
         """`_fit` of one node, for members that need nothing but amounts: after each that sits down
         this is asked for the next, and arrays of one cost ten times as much."""
-        if not (self.takes(shape.constraint)[node] and self.mask(shape.constraint)[node]):
+        usable = self.usable(shape.constraint)
+        if usable is not None and not usable[node]:
             return 0
         fit = min((int(self.free[c, node]) // need for c, need in shape.needs), default=int(_MANY))
         return max(0, fit)
@@ -372,12 +362,7 @@ class Cluster:
 
     def _fit(self, shape: Shape, where: Ints | slice, *, empty: bool = False) -> Ints:
         amounts = self.capacity if empty else self.free
-        fit: Ints | None = None
-        for column, need in shape.needs:
-            part = amounts[column][where] // need
-            fit = part if fit is None else np.minimum(fit, part, out=fit)
-        if fit is None:
-            fit = np.full(len(self.open[where]), _MANY, np.int64)
+        fit = _fit_amounts(shape, amounts, where)
         if shape.unknown:
             fit[:] = 0  # asks for a resource that no node has
         if shape.requests:
@@ -389,9 +374,9 @@ class Cluster:
                 taken = set().union(*(self.ports[p] for p in clashing(shape.ports, self.ports)))
                 fit[np.isin(np.arange(len(self))[where], list(taken))] = 0
         np.maximum(fit, 0, out=fit)
-        fit *= self.mask(shape.constraint)[where]
-        if not empty:
-            fit *= self.takes(shape.constraint)[where]
+        usable = self.mask(shape.constraint) if empty else self.usable(shape.constraint)
+        if usable is not None:
+            fit *= usable[where]
         return fit
 
     def kept_shapes(self) -> Gauge:
@@ -405,7 +390,9 @@ class Cluster:
             fit[rows] = np.minimum(fit[rows], self.bank.fit_request(request, where))
         np.maximum(fit, 0, out=fit)
         for constraint, rows in shapes.by_constraint.items():
-            fit[rows] *= self.mask(constraint)[where] & self.takes(constraint)[where]
+            usable = self.usable(constraint)
+            if usable is not None:
+                fit[rows] *= usable[where]
         for row, shape in shapes.intricate:
             fit[row] = self._fit(shape, where)
         return fit
@@ -598,3 +585,15 @@ class Cluster:
             starts = np.flatnonzero(np.diff(ids, prepend=-1))
             found = self._starts[level] = (ids[starts], np.append(starts, len(ids)))
         return found
+
+
+def _fit_amounts(shape: Shape, amounts: Ints, where: Ints | slice) -> Ints:
+    """Members that each of these nodes has enough of everything for, which they may have too little
+    of: then it is below 0."""
+    if not shape.needs:
+        return np.full(amounts[:0, where].shape[1:], _MANY, np.int64)
+    if not isinstance(where, slice) and len(where) <= _FEW_NODES:
+        columns, each = shape.in_arrays
+        return np.asarray((amounts[columns[:, None], where] // each).min(axis=0))
+    parts = (amounts[column][where] // need for column, need in shape.needs)
+    return functools.reduce(lambda fit, part: np.minimum(fit, part, out=fit), parts)

@@ -130,6 +130,8 @@ class Bank:
         if request.form == "whole" and self._serves_all(request):
             return self.unlocked[where] // request.count
         mode = self.mode[where]
+        if request.form == "share" and self._serves_all(request):
+            return _fit_shares(request, mode <= SHARED, self.compute[where], self.memory[where])
         eligible = self.eligible(request)[where]
         if request.form == "whole":
             return self._fit_whole(request, where, eligible & (mode == UNLOCKED))
@@ -139,7 +141,7 @@ class Bank:
             slots = np.where(locked, request.ratio - self.used[where], slots)
             return arrays.row_sums(np.where(eligible, slots, 0))
         if request.form == "share":
-            usable = eligible & ((mode == UNLOCKED) | (mode == SHARED))
+            usable = eligible & (mode <= SHARED)
             return _fit_shares(request, usable, self.compute[where], self.memory[where])
         nodes = np.arange(len(self.mode))[where].tolist()
         return np.array([self._fit_partitions(request, node, eligible[i])
@@ -154,7 +156,10 @@ class Bank:
             elif self._whole is not None:
                 found = self._whole[0]._serves_all(request)
             else:
-                found = bool((self.eligible(request) | (self._full[0] == 0)).all())
+                absent = self._full[0] == 0
+                if request.form == "share":
+                    absent = absent & (self._full[1] == 0)
+                found = bool((self.eligible(request) | absent).all())
             self._any[request] = found
         return found
 
@@ -373,7 +378,7 @@ class Bank:
 
     def shareable(self) -> Mask:
         """Devices that shares can be had of."""
-        shared = (self.mode == UNLOCKED) | (self.mode == SHARED)
+        shared = self.mode <= SHARED
         return np.asarray(shared & ((self.compute > 0) | (self.memory > 0)))
 
     def totals(self, usable: Mask) -> dict[str, int]:
@@ -412,7 +417,7 @@ def _fit_shares(request: DeviceRequest, usable: Mask, compute: Ints, memory: Int
         found = np.zeros(len(usable), np.int64)
         np.add.at(found, at // usable.shape[1], each)
         return found
-    return arrays.row_sums(np.where(usable, gauge.shares(compute, memory, request), 0))
+    return arrays.row_sums(gauge.shares(compute, memory, request) * usable)
 
 
 def _column(values: Iterable[Any]) -> npt.NDArray[Any]:

@@ -10,6 +10,9 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 
+import numpy as np
+import numpy.typing as npt
+
 from windlass.core.facts import Constraint, DeviceRequest, Role, Unit
 
 _REMEMBERED = 200_000
@@ -46,6 +49,12 @@ class Shape:
             and len(self.requests) <= 1
             and all(request.form != "partition" for request in self.requests)
         )
+
+    @functools.cached_property
+    def in_arrays(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """What it needs: the columns, and below one another the amounts."""
+        columns, each = zip(*self.needs, strict=True)
+        return np.array(columns, np.int64), np.array(each, np.int64)[:, None]
 
     @property
     def resource_class(self) -> str:
