@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windlass.core import releases
+from windlass.core.choosing import HELD, PARTITIONED, RATIO, SHARED, UNLOCKED
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Device, DeviceRequest, Node, Profile, Role, Seat, Unit
 
@@ -183,7 +184,8 @@ def what_is_left(cluster) -> Left:
     bank, found = cluster.bank, []
     for j in range(len(bank.devices[0])):
         mode, used = int(bank.mode[0, j]), int(bank.used[0, j])
-        word = {0: "free", 1: "held", 2: "share", 3: "cut"}.get(mode, f"1:{mode - 16}")
+        names = {UNLOCKED: "free", HELD: "held", SHARED: "share", PARTITIONED: "cut"}
+        word = names.get(mode, f"1:{mode - RATIO}")
         found.append((word, int(bank.compute[0, j]), int(bank.memory[0, j]), used))
     return tuple(found)
 
