@@ -10,7 +10,7 @@ like everybody for whom arrays do not tell the whole truth.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -57,8 +57,9 @@ class _Seen(NamedTuple):
 
 class Foresight:
     def __init__(self, cycle: Cycle, units: Iterable[Unit]) -> None:
-        rows = list(_countable(cycle, units))
-        cluster = cycle.scene.cluster
+        self.plain = {name for name in cycle.tree.queues if _is_plain(cycle.tree, name)}
+        """Queues whose units are asked whatever others are told, and rank by priority alone."""
+        cluster, rows = cycle.scene.cluster, list(_countable(cycle, units, self.plain))
         shapes = {shape.id: shape for told in rows for shape in told.shapes}
         self.gauge = Gauge(shapes.values(), len(cluster.resources))
         cluster.keep(self.gauge.shapes, cycle.snapshot.cluster)
@@ -445,10 +446,8 @@ class _Devices:
 # --- the arrays
 
 
-def _countable(cycle: Cycle, units: Iterable[Unit]) -> Iterator[Asked]:
+def _countable(cycle: Cycle, units: Iterable[Unit], plain: Set[str]) -> Iterator[Asked]:
     """Those of whom arrays tell the truth."""
-    tree = cycle.tree
-    plain = {name for name in tree.queues if _is_plain(tree, name)}
     for unit in units:
         if unit.queue not in plain:
             continue
@@ -458,7 +457,6 @@ def _countable(cycle: Cycle, units: Iterable[Unit]) -> Iterator[Asked]:
 
 
 def _is_plain(tree: Tree, name: str) -> bool:
-    """Whether its units are asked whatever others are told, and rank by priority alone."""
     queue = tree.queues[name]
     return not (queue.strict or queue.order == "attained" or name in tree.broken)
 

@@ -129,6 +129,10 @@ class Tree:
             self._on_models[name] = found
         return found
 
+    def has_rules(self, name: str, preemptible: bool) -> bool:
+        """Whether any rule could ever forbid such a unit of the queue to start."""
+        return bool(self.rules_on_models(name)) or self.is_bound(name, firm=not preemptible)
+
     # --- accounting
 
     def add(self, name: str, amounts: Mapping[str, int], *, firm: bool, sign: int = 1) -> None:

@@ -111,21 +111,16 @@ class Room:
 def refusal(cycle: Cycle, told: Asked) -> tuple[Verdict | None, bool]:
     """What a unit is told if it surely waits, as long as nobody else is told to go; and whether
     that holds for all of its kind, or only beside the promises that it would run into."""
-    tree, unit = cycle.tree, told.unit
-    queue = tree.queues.get(unit.queue)
-    if queue is None or queue.strict or queue.order == "attained" or unit.queue in tree.broken:
+    unit, foreseen = told.unit, cycle.foresight.refusal(cycle, told)
+    if foreseen is not None:
+        asks = reserve.may_promise(cycle, unit) or _is_over_quota(cycle, told)
+        return (None, False) if asks else (foreseen, True)
+    if unit.queue not in cycle.foresight.plain:
         return None, False
-    foreseen, failure = cycle.foresight.refusal(cycle, told), None
-    beside: tuple[Held, ...] = ()
-    if foreseen is None:
-        beside = reserve.crossed(cycle, unit, cycle.expected_end(unit))
-        failure = _missing(cycle, told, beside)
-        if failure is None:
-            return None, False
-    if reserve.may_promise(cycle, unit) or _is_over_quota(cycle, told):
+    beside = reserve.crossed(cycle, unit, cycle.expected_end(unit))
+    failure = _missing(cycle, told, beside)
+    if failure is None or reserve.may_promise(cycle, unit) or _is_over_quota(cycle, told):
         return None, False
-    if failure is None:
-        return foreseen, True
     if reserve.shortage(cycle, unit, told.need, beside) is not None:
         return None, False
     in_vain, for_all = preempt.in_vain(cycle, told, failure, beside)
@@ -139,6 +134,8 @@ def refusal(cycle: Cycle, told: Asked) -> tuple[Verdict | None, bool]:
 def _is_over_quota(cycle: Cycle, told: Asked) -> bool:
     """Whether a quota is in the way: then that is what it should be told."""
     tree, unit = cycle.tree, told.unit
+    if unit.namespace not in cycle.spaces.used and not tree.has_rules(unit.queue, unit.preemptible):
+        return False
     return (
         models.permitted(cycle.scene.cluster, tree, unit) is not unit
         or cycle.over_space(unit) is not None
