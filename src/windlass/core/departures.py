@@ -181,7 +181,7 @@ class Outlook:
         one before it."""
         self._left: Ints = np.zeros(0, np.int64)
         self._touched: Ints = np.zeros(0, np.int64)
-        self._hopes: tuple[Hope, Hope] | None = None
+        self._hopes: dict[str, Hope] = {}
         self._most: dict[object, int] = {}
         """What was found out about `later` since it last changed."""
         taken = [releases.rows_of(cluster, *each) for each in _held(cycle)]
@@ -191,16 +191,15 @@ class Outlook:
 
     @property
     def worst_hope(self) -> Hope:
-        return self._looked()[0]
+        if "worst" not in self._hopes:
+            self._hopes["worst"] = Hope(self.worst, self._touched)
+        return self._hopes["worst"]
 
     @property
     def later_hope(self) -> Hope:
-        return self._looked()[1]
-
-    def _looked(self) -> tuple[Hope, Hope]:
-        if self._hopes is None:
-            self._hopes = (Hope(self.worst, self._touched), Hope(self.later, self._left))
-        return self._hopes
+        if "later" not in self._hopes:
+            self._hopes["later"] = Hope(self.later, self._left)
+        return self._hopes["later"]
 
     def most_later(
         self, cluster: Cluster, shape: Shape, level: str, beside: tuple[Held, ...]
@@ -258,7 +257,7 @@ class Outlook:
 
     def _see(self, nodes: Ints, *, gone: bool = False) -> None:
         if len(nodes):
-            self._hopes = None
+            self._hopes = {}
             self._touched = np.union1d(self._touched, nodes)
             if gone:
                 self._left = np.union1d(self._left, nodes)

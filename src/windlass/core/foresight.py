@@ -322,8 +322,8 @@ class _Ranks:
         flat, below = self._below[rank]
         members, devices = flat.members, flat.devices
         if not below.all():
-            members = members.compress(below[flat.seat_of], axis=1)
-            devices = devices.compress(below[flat.grant_of], axis=1)
+            members = members.take(below[flat.seat_of].nonzero()[0], axis=1)
+            devices = devices.take(below[flat.grant_of].nonzero()[0], axis=1)
         self._there[rank] = left = ground.without(members, devices)
         return left.sums()
 

@@ -182,6 +182,15 @@ def plan(
     return best
 
 
+def plan_with_nobody(trial: Trial, models: tuple[str, ...]) -> Plan | None:
+    """Where the gainer will be if nobody goes for it; None: it finds no room."""
+    none = np.zeros(0, np.bool_)
+    if not trial.suffices(none):
+        return None
+    seats = _seats(trial, none, models)
+    return None if isinstance(seats, Failure) else Plan(none, seats, _price(trial.pool, none))
+
+
 def _orders(pool: Pool, allowed: Mask) -> Iterator[Ints]:
     """The pieces in sequence; lower priority goes first, so that no victim outranks who is spared.
     The first order is that of prices; who is equal stays in place."""
@@ -234,10 +243,7 @@ def _plan_in_order(trial: Trial, rank: Ints, allowed: Mask, models: tuple[str, .
         low = books.go_until_allowed(np.argsort(rank)[:most])
     enough = first_that(_prefix_fits(trial, rank), low, most)
     gone = _whole_units(trial.pool, rank < enough)
-    cluster = trial.cluster(gone)
-    seats = trial.place(cluster, gone, _cheapest_nodes(trial, gone), models)
-    if isinstance(seats, Failure):
-        seats = trial.place(trial.cluster(gone), gone, None, models)
+    seats = _seats(trial, gone, models)
     if isinstance(seats, Failure):
         return None
     near = _near_only(trial, gone, seats)
@@ -247,6 +253,14 @@ def _plan_in_order(trial: Trial, rank: Ints, allowed: Mask, models: tuple[str, .
     if gone.sum() > 1 and sparing.spare(trial, gone, rank):
         seats = trial.place(trial.cluster(gone), gone, None, models)
     return None if isinstance(seats, Failure) else Plan(gone, seats, _price(trial.pool, gone))
+
+
+def _seats(trial: Trial, gone: Mask, models: tuple[str, ...]) -> tuple[Seat, ...] | Failure:
+    """Once these are gone: where a member costs the least, else anywhere."""
+    found = trial.place(trial.cluster(gone), gone, _cheapest_nodes(trial, gone), models)
+    if isinstance(found, Failure):
+        found = trial.place(trial.cluster(gone), gone, None, models)
+    return found
 
 
 def _prefix_fits(trial: Trial, rank: Ints) -> Check:

@@ -354,10 +354,10 @@ def _count_on_others(cycle: Cycle, claim: Claim) -> bool:
     outlook = cycle.departures.outlook()
     if outlook is None or not _may_suffice(cycle, claim.unit, outlook):
         return False
-    nobody, none = victims.nobody(cycle, claim), np.zeros(0, np.bool_)
+    nobody = victims.nobody(cycle, claim)
     claim = dataclasses.replace(claim, tree=cycle.departures.tree_without())
     trial = Trial(cycle, claim, nobody, outlook.later, quota=True)
-    plan = freeing.plan(lambda _: trial, nobody, none, models.in_turn(claim.unit))
+    plan = freeing.plan_with_nobody(trial, models.in_turn(claim.unit))
     if plan is not None:
         _commit(cycle, claim.unit, nobody, plan)
     return plan is not None
