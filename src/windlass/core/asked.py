@@ -19,12 +19,19 @@ from windlass.core.shapes import OWN, Shape
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Asked:
     unit: Unit
+    key: str
+    rank: tuple[str, int]
+    """Its queue and priority, as it says itself."""
+    preempts: bool
     kind: int
     """As `Shapes.kind_of` numbers them."""
     wishes: list[Wish]
     """Its least."""
     shapes: tuple[Shape, ...]
     """One per wish."""
+    first: int
+    """The number of its first shape, and of that so many; -1: it asks for nobody."""
+    count: int
     need: Sums
     """What its least counts for in quotas."""
     members: int
@@ -48,9 +55,14 @@ def tell(cluster: Cluster, unit: Unit) -> Asked:
     terms = any(wish.role.affinities or wish.role.spreads for wish in wishes)
     return Asked(
         unit,
+        unit.key,
+        (unit.queue, unit.priority),
+        unit.preempts,
         kind,
         wishes,
         shapes,
+        shapes[0].id if shapes else -1,
+        wishes[0].count if wishes else 0,
         amounts.of_wishes(cluster, wishes),
         sum(wish.count for wish in wishes),
         topology.level if topology is not None and topology.required else "",

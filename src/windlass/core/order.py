@@ -65,7 +65,12 @@ def rank(queue: Queue, unit: Unit, standing: Standing) -> tuple[Key, str]:
 
 
 def priority(queue: Queue, unit: Unit) -> int:
-    return unit.priority if queue.max_priority is None else min(unit.priority, queue.max_priority)
+    return counted(queue, unit.priority)
+
+
+def counted(queue: Queue, said: int) -> int:
+    """A priority, as far as the queue lets it count."""
+    return said if queue.max_priority is None else min(said, queue.max_priority)
 
 
 def is_steady(queue: Queue) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from windlass.core import amounts, together, ungranted
 from windlass.core.cluster import Cluster
@@ -318,21 +319,25 @@ def _scarcest(cycle: Cycle, role: Role) -> tuple[str, int, int]:
     """The resource of which the fewest members could be had, were it the only one needed: its
     name, so many members, and what each needs of it."""
     cluster = cycle.scene.cluster
-    usable = cluster.mask(role.constraint) & cluster.takes(role.constraint)
+    usable = cluster.usable(role.constraint)
+
+    def members(fit: npt.NDArray[np.int64]) -> int:
+        return int((fit if usable is None else fit[usable]).sum())
+
     found: list[tuple[int, str, int]] = []
     for name, need in role.needs.items():
         column = cluster.resources.get(name)
         if column is not None and need:
-            members = int((np.maximum(cluster.free[column], 0) // need * usable).sum())
-            found.append((members, name, need))
+            fit = np.maximum(cluster.free[column] // need, 0)
+            found.append((members(fit), name, need))
     for request in role.devices:
-        fit = cluster.bank.fit_request(request, slice(None)) * usable
+        fit = cluster.bank.fit_request(request, slice(None))
         name = f"{request.kind}/{request.models[0]}" if len(request.models) == 1 else request.kind
-        found.append((int(fit.sum()), name, amounts.charge(cluster, request)))
+        found.append((members(fit), name, amounts.charge(cluster, request)))
     if not found:
         return "", 0, 0
-    members, name, need = min(found)
-    return name, members, need
+    most, name, need = min(found)
+    return name, most, need
 
 
 # --- amounts in words ---------------------------------------------------------------------------
