@@ -231,8 +231,9 @@ class _Ranks:
         self._victims = np.zeros(len(self._numbers), np.int64)
         self._bounds = np.zeros((len(self._numbers), len(shapes.shapes)), np.int64)
         """By rank and shape, no more than so many fit where those go."""
-        self._below: dict[int, tuple[Flat, Mask]] = {}
-        """By rank, what all pieces of its queue hold, and which of them it could stop."""
+        self._below: dict[int, tuple[_Ground, Flat, Mask]] = {}
+        """By rank, where they are, what all pieces of its queue hold, and which of them it could
+        stop."""
         self._there: dict[int, Left] = {}
         """By rank, what is left on their nodes without them; of others it is known only what a
         stronger rank would find."""
@@ -257,6 +258,7 @@ class _Ranks:
 
     def forget_all(self) -> None:
         self._inside, self._gains, self._ground = None, {}, None
+        self._below, self._there = {}, {}
         self._known.clear()
         self._outdated.clear()
 
@@ -275,15 +277,15 @@ class _Ranks:
         for (queue, priority), number in self._numbers.items():
             if number in asking:
                 queues.setdefault(queue, []).append((priority, number))
-        self._ground = self._ground or _Ground(cycle)
+        ground = self._ground = self._ground or _Ground(cycle)
         self._closer = {each for each in self._closer if each[0] not in asking}
         where, sums = list[list[int]](), list[Sums]()
         for queue, ranks in queues.items():
-            self._look_at(cycle, queue, ranks)
+            self._look_at(cycle, ground, queue, ranks)
             strongest = max(ranks)[1]
             if self._victims[strongest]:
                 where.append([number for _, number in ranks])
-                sums.append(self._without(self._ground, strongest))
+                sums.append(self._without(strongest).sums())
         for numbers, most in zip(where, shapes.most(sums) if sums else (), strict=True):
             self._bounds[numbers] = most
         self._inside = None
@@ -294,14 +296,10 @@ class _Ranks:
         too little of everything together anywhere."""
         by_rank: dict[int, list[int]] = {}
         for rank, shape in pairs - self._closer:
-            if self._ground is not None and rank in self._below:
+            if rank in self._below:
                 by_rank.setdefault(rank, []).append(shape)
-        loosely = [rank for rank in by_rank if rank not in self._there]
-        if loosely and self._ground is not None:
-            sums = [self._without(self._ground, rank) for rank in loosely]
-            self._bounds[loosely] = shapes.most(sums)
         for rank, numbers in by_rank.items():
-            found = shapes.fit_on(np.array(numbers, np.int64), self._there[rank])
+            found = shapes.fit_on(np.array(numbers, np.int64), self._without(rank))
             self._bounds[rank, numbers] = np.minimum(self._bounds[rank, numbers], found)
         self._closer |= pairs
 
@@ -309,7 +307,9 @@ class _Ranks:
         """Of some rows, with the shape of each."""
         return set(zip(self._group[rows].tolist(), shape[rows].tolist(), strict=True))
 
-    def _look_at(self, cycle: Cycle, queue: str, ranks: list[tuple[int, int]]) -> None:
+    def _look_at(
+        self, cycle: Cycle, ground: _Ground, queue: str, ranks: list[tuple[int, int]]
+    ) -> None:
         """Whom units of these ranks could stop."""
         columns = victims.columns_of(cycle, queue)
         priority = victims.priorities(cycle.tree.queues[queue], columns)
@@ -319,18 +319,21 @@ class _Ranks:
             below = may_go & (priority < rank)
             self._victims[number] = below.sum()
             self._held[number] = [int(each[below].sum()) for each in held]
-            self._below[number] = (columns.flat, below)
+            self._below[number] = (ground, columns.flat, below)
             self._there.pop(number, None)
 
-    def _without(self, ground: _Ground, rank: int) -> Sums:
+    def _without(self, rank: int) -> Left:
         """What is there once all are gone whom it could stop."""
-        flat, below = self._below[rank]
+        known = self._there.get(rank)
+        if known is not None:
+            return known
+        ground, flat, below = self._below[rank]
         members, devices = flat.members, flat.devices
         if not below.all():
             members = members.take(below[flat.seat_of].nonzero()[0], axis=1)
             devices = devices.take(below[flat.grant_of].nonzero()[0], axis=1)
         self._there[rank] = left = ground.without(members, devices)
-        return left.sums()
+        return left
 
     @property
     def somebody(self) -> Mask:

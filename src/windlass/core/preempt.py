@@ -207,7 +207,7 @@ def in_vain(
     if without_promises and not may_gain(cycle, told, shape, missing, ()):
         return True, True
     if beside:
-        missing = failure.wanted - cycle.room.outside(shape, beside)
+        missing = failure.wanted - cycle.room.outside(shape, failure.wanted, beside)
         if not may_gain(cycle, told, shape, missing, beside):
             return True, False
     if without_promises and not _hope(cycle, unit, standing, failure, ()):
@@ -260,7 +260,8 @@ def _attempt(cycle: Cycle, ask: Ask, over: frozenset[str], failure: Failure | No
 def _might_help(cycle: Cycle, ask: Ask, standing: Standing, failure: Failure) -> bool:
     """Whether stopping others might make room: by sums, then by a quick look at the nodes."""
     shape, room, beside = cycle.scene.cluster.shape_of(failure.role), cycle.room, ask.beside
-    there = room.outside(shape, beside) if beside else room.in_all(shape, failure.wanted)
+    wanted = failure.wanted
+    there = room.outside(shape, wanted, beside) if beside else room.in_all(shape, wanted)
     told, missing = cycle.asked(ask.unit), failure.wanted - there
     return cycle.foresight.may_gain(cycle, told, shape, missing, beside) and _hope(
         cycle, ask.unit, standing, failure, beside
@@ -280,15 +281,17 @@ def _may_be_inside(cycle: Cycle, queue: str, need: Sums, standing: Standing) -> 
     """Whether the queue would be inside its guarantee if all were gone that must go, or that the
     unit outranks."""
     tree = cycle.tree
-    own = tree.guarantee[queue]
-    if not any(need.get(resource) for resource in own):
+    own, used, concerned = tree.guarantee[queue], tree.used[queue], False
+    if not own:
         return False
-    used, left = tree.used[queue], cycle.departures.left().get(queue, {})
-    return all(
-        used.get(r, 0) - standing.held.get(r, 0) - left.get(r, 0) + asked <= own.get(r, 0)
-        for r, asked in need.items()
-        if asked and r in tree.guaranteed
-    )
+    left, held = cycle.departures.left().get(queue, {}), standing.held
+    for resource, asked in need.items():
+        if asked and resource in tree.guaranteed:
+            stays = used.get(resource, 0) - held.get(resource, 0) - left.get(resource, 0)
+            if stays + asked > own.get(resource, 0):
+                return False
+            concerned = concerned or resource in own
+    return concerned
 
 
 def _hope(

@@ -42,7 +42,7 @@ class Room:
         self._beside: dict[object, tuple[object, int, int]] = {}
         """(shape, level, promises) -> what fits beside them, as of which state of them and of the
         cluster."""
-        self._outside: dict[object, int] = {}
+        self._outside: dict[object, tuple[int, int]] = {}
         self._promised: dict[tuple[Held, ...], Ints] = {}
         """Nodes of which anything is promised by these."""
 
@@ -67,15 +67,17 @@ class Room:
         self._beside[key] = (at, self._cluster.version, known)
         return known
 
-    def outside(self, shape: Shape, beside: tuple[Held, ...]) -> int:
-        """How many fit on nodes of which nothing is promised by these, or did once."""
-        key = (shape.id, beside)
-        known = self._outside.get(key)
-        if known is None:
-            known = self._outside[key] = self.outside_now(shape, beside)
+    def outside(self, shape: Shape, count: int, beside: tuple[Held, ...]) -> int:
+        """How many fit on nodes of which nothing is promised by these, or did when that was last
+        too little."""
+        key, version = (shape.id, beside), self._cluster.version
+        at, known = self._outside.get(key, (-1, 0))
+        if at < 0 or (known >= count and at < version):
+            known = self._count_outside(shape, beside)
+            self._outside[key] = (version, known)
         return known
 
-    def outside_now(self, shape: Shape, beside: tuple[Held, ...]) -> int:
+    def _count_outside(self, shape: Shape, beside: tuple[Held, ...]) -> int:
         nodes = self._promised.get(beside)
         if nodes is None:
             nodes = self._promised[beside] = shadows.nodes_of(beside)
@@ -181,7 +183,7 @@ def _too_little_beside(cycle: Cycle, told: Asked, beside: tuple[Held, ...]) -> F
     due = min([held.start for held in beside])
     for wish, shape in zip(told.wishes, told.shapes, strict=True):
         levels = ("", told.level) if told.level and len(told.wishes) == 1 else ("",)
-        if len(levels) == 1 and cycle.room.outside_now(shape, beside) >= wish.count:
+        if len(levels) == 1 and cycle.room.outside(shape, wish.count, beside) >= wish.count:
             continue  # without any promised place
         for level in levels:
             room = cycle.room.beside(cycle.scene, shape, level, wish, beside)

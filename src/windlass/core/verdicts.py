@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import difflib
+import functools
 import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -75,14 +76,6 @@ def promised(verdict: Verdict, start: float) -> Verdict:
     return dataclasses.replace(
         verdict, message=f"{verdict.message}; it starts by {moment(start)} if others end in time"
     )
-
-
-def kept_for_others(unit: Unit, role: Role, until: float, remark: str) -> Verdict:
-    message = (
-        f"there is room for {told_role(role)}, held from {moment(until)} on for who waits longer; "
-        f"it would still run then{remark}"
-    )
-    return Verdict(unit.key, Reason.RESERVED_UNTIL, message)
 
 
 def over_quota(unit: Unit, shortage: Shortage) -> Verdict:
@@ -156,7 +149,7 @@ def _no_room(cycle: Cycle, unit: Unit, failure: Failure, remark: str) -> Verdict
         return impossible
     role, remark = failure.role, f"; {remark}" if remark else ""
     if failure.reserved_until is not None:
-        return kept_for_others(unit, role, failure.reserved_until, remark)
+        return _kept_for_others(cycle, unit, failure.reserved_until, role, remark)
     asks = _asks(cycle, role, failure.wanted)
     missing = max(0, failure.wanted - failure.room)
     if not failure.resolved:
@@ -189,6 +182,14 @@ def _no_room(cycle: Cycle, unit: Unit, failure: Failure, remark: str) -> Verdict
     return Verdict(unit.key, Reason.WAITING_FOR_CAPACITY, message, resource, short or missing)
 
 
+def _kept_for_others(cycle: Cycle, unit: Unit, until: float, role: Role, remark: str) -> Verdict:
+    message = (
+        f"there is room for {_each(cycle, role)}, held from {moment(until)} on for who waits "
+        f"longer; it would still run then{remark}"
+    )
+    return Verdict(unit.key, Reason.RESERVED_UNTIL, message)
+
+
 def _not_together(cycle: Cycle, shape: Shape) -> Apart:
     found = cycle.apart.get(shape.id)
     if found is None:
@@ -216,11 +217,17 @@ def _closed(cluster: Cluster, shape: Shape) -> str:
 
 
 def _asks(cycle: Cycle, role: Role, count: int) -> str:
+    each = _each(cycle, role)
+    return f"needs {count} x {each}" if count > 1 else f"needs {each}"
+
+
+def _each(cycle: Cycle, role: Role) -> str:
+    """What one member asks for, told once."""
     shape = cycle.scene.cluster.shape_of(role).id
     each = cycle.words.get(shape)
     if each is None:
         each = cycle.words[shape] = told_role(role)
-    return f"needs {count} x {each}" if count > 1 else f"needs {each}"
+    return each
 
 
 # --- impossible: with the certificate -----------------------------------------------------------
@@ -343,6 +350,7 @@ def _scarcest(cycle: Cycle, role: Role) -> tuple[str, int, int]:
 # --- amounts in words ---------------------------------------------------------------------------
 
 
+@functools.lru_cache(maxsize=256)
 def moment(seconds: float) -> str:
     """Rounded up to the second: the words never promise more than the number."""
     last = datetime.datetime.max.replace(microsecond=0, tzinfo=datetime.UTC).timestamp()
