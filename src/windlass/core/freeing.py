@@ -50,7 +50,7 @@ class Trial:
         self, cycle: Cycle, claim: Claim, pool: Pool, base: Cluster, *, quota: bool
     ) -> None:
         self.cycle, self.claim, self.unit, self.pool = cycle, claim, claim.unit, pool
-        self.quota = quota
+        self.quota = quota and (claim.is_bound or pool.is_of_others(claim.unit.queue))
         """Whether quotas are in the way, or would be if the wrong pieces went."""
         self.base, self.nodes = base, np.arange(len(base))
         """What is looked at, and which of the cluster's nodes these are."""

@@ -358,7 +358,8 @@ def _count_on_others(cycle: Cycle, claim: Claim) -> bool:
     if outlook is None or not _may_suffice(cycle, claim.unit, outlook):
         return False
     nobody = victims.nobody(cycle, claim)
-    claim = dataclasses.replace(claim, tree=cycle.departures.tree_without())
+    if claim.is_bound:
+        claim = dataclasses.replace(claim, tree=cycle.departures.tree_without())
     trial = Trial(cycle, claim, nobody, outlook.later, quota=True)
     plan = freeing.plan_with_nobody(trial, models.in_turn(claim.unit))
     if plan is not None:
@@ -377,7 +378,9 @@ def _may_suffice(cycle: Cycle, unit: Unit, outlook: Outlook) -> bool:
 
 def _claim(cycle: Cycle, ask: Ask, over: frozenset[str], *, entitled: bool) -> Claim:
     """What the unit may ask for, by what can be counted on."""
-    unit, need, tree = ask.unit, ask.need, cycle.departures.tree_at_worst()
+    unit, need, tree = ask.unit, ask.need, cycle.tree
+    if entitled or tree.is_bound(unit.queue, firm=not unit.preemptible):
+        tree = cycle.departures.tree_at_worst()
     scarce = over | victims.scarce_resources(cycle, unit) if entitled else over
     inside = entitled and tree.inside(unit.queue, need)
     departed, repaired = _departed(cycle), _repaired(cycle)

@@ -57,6 +57,11 @@ class Claim:
     starting: Mapping[str, Sequence[tuple[Unit, Sums]]]
     """Queue -> units that surely start, or are promised room, and how much."""
 
+    @property
+    def is_bound(self) -> bool:
+        """Whether any quota could ever forbid it to start."""
+        return self.tree.is_bound(self.unit.queue, firm=not self.unit.preemptible)
+
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Pool:
@@ -101,6 +106,10 @@ class Pool:
             [(name, slice(*end.tolist())) for name, end in ends.items() if end[0] < end[1]],
             {resource: held[chosen] for resource, held in self.held.items()},
         )
+
+    def is_of_others(self, queue: str) -> bool:
+        """Whether any of them belong to another queue."""
+        return any(name != queue for name, _ in self.queues)
 
     def held_by(self, gone: Mask) -> Iterator[tuple[str, int, Sums]]:
         """Of some of them, by queue: how many they are and what they hold."""
@@ -247,8 +256,9 @@ def pool(cycle: Cycle, claim: Claim) -> Pool:
             np.where(own.surplus, SURPLUS, OUTRANKED) if claim.inside else np.zeros_like(own.size)
         )
         found.append(_part(cycle, claim.unit.queue, own, np.flatnonzero(mask), kinds))
-    borrowers = _Borrowers(cycle, claim, _without(claim, own, mask))
-    return _joined(cycle, claim, [*found, *borrowers.parts()])
+    if claim.scarce:
+        found += _Borrowers(cycle, claim, _without(claim, own, mask)).parts()
+    return _joined(cycle, claim, found)
 
 
 def nobody(cycle: Cycle, claim: Claim) -> Pool:
