@@ -489,11 +489,11 @@ class Cycle:
         """If it starts now."""
         seconds = unit.expected
         if seconds is None and self.policy.unknown_runtime == "learned":
-            seconds = self._predicted(unit)
+            seconds = self.predicted(unit)
         return None if seconds is None else self.now + seconds
 
-    def _predicted(self, unit: Unit) -> float | None:
-        """Found once: it is asked for at every step of a unit's turn."""
+    def predicted(self, unit: Unit) -> float | None:
+        """Learned of others; found once: it is asked for at every step of a unit's turn."""
         known = self._expected.get(unit.key)
         if known is None or known[0] is not unit:
             known = self._expected[unit.key] = (unit, self.standing.predictor.expected(unit))
@@ -553,7 +553,7 @@ class Cycle:
         """The answer; without verdicts if nobody is to be `told`."""
         for held in self.reservations:
             self.wake.append(held.reservation.start)
-        self.wake += self._looks()
+        self.wake += [*self._looks(), *reserve.patience_ends(self)]
         return Decision(
             placements=tuple(self.placements.values()),
             evictions=tuple(self.evictions),

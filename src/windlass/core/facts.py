@@ -380,7 +380,7 @@ class Queue:
     order: Order = "fifo"
     strict: bool = False
     reserve: int | None = None
-    """How many blocked heads are promised a start; None: as many as suit its order."""
+    """How many blocked heads are promised a start; None: one, and only if it suits its order."""
     min_runtime: float = 0.0
     max_priority: int | None = None
     past_use: float = 0.0
@@ -394,11 +394,14 @@ class Queue:
 
     @property
     def promises(self) -> int:
-        """How many blocked heads are promised a start. Who orders by length wants a short mean:
-        room that is kept free for a head costs a good part of what such an order gains."""
-        if self.reserve is not None:
-            return self.reserve
-        return 0 if self.order in ("shortest", "attained") else 1
+        """How many blocked heads are promised a start."""
+        return 1 if self.reserve is None else self.reserve
+
+    @property
+    def patient(self) -> bool:
+        """Whether only heads that have waited long are promised a start. Who orders by length wants
+        a short mean, and room that is kept free for each head costs much of what that gains."""
+        return self.reserve is None and self.order in ("shortest", "attained")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
