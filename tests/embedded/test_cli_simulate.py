@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import os
 import pty
@@ -208,6 +209,24 @@ def test_a_public_trace_that_is_not_here_is_told_with_who_published_it(
     monkeypatch.setenv("WINDLASS_DATA", str(tmp_path))
     result = invoke("simulate", "itp/02")
     assert (result.code, "published with ElasticFlow" in result.err) == (exits.NOT_FOUND, True)
+
+
+def test_a_part_of_a_public_trace_that_does_not_exist_is_not_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "traces" / "philly_via_pollux" / "philly_public_vcs.csv.gz"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(gzip.compress(b"submitted,gpus,duration,queue\n0,1,5,a\n"))
+    monkeypatch.setenv("WINDLASS_DATA", str(tmp_path))
+    result = invoke("simulate", "philly/nope")
+    assert (result.code, "There is no trace philly/nope" in result.err) == (exits.NOT_FOUND, True)
+
+
+def test_a_description_with_a_key_given_twice_is_invalid(tmp_path: Path) -> None:
+    path = tmp_path / "twice.yaml"
+    path.write_text("name: x\nnodes: [{count: 2}]\nnodes: [{count: 3}]\njobs: [{name: a}]\n")
+    result = invoke("simulate", path)
+    assert (result.code, "gives 'nodes' twice" in result.err) == (exits.INVALID, True)
 
 
 @pytest.mark.parametrize(
