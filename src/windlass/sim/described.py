@@ -257,7 +257,7 @@ def costs(words: CostWords) -> Costs:
 def _document(path: Path) -> Any:
     try:
         raw = path.read_bytes()
-        return yaml.load(raw.decode("utf-8-sig"), _Loader)  # noqa: S506: it is a safe loader
+        return yaml.load(raw.decode("utf-8-sig"), _Loader)  # noqa: S506 - it is a safe one
     except OSError as problem:
         raise BadInput(f"{path} cannot be read: {problem.strerror or problem}.") from problem
     except UnicodeDecodeError as problem:
