@@ -45,6 +45,33 @@ def test_until_it_wakes_nothing_starts_or_stops_by_itself(
     assert again.nominations == decision.nominations
 
 
+@cases(250, 4000)
+@given(
+    st.data(),
+    generators.facts(),
+    st.lists(st.sampled_from((0.0, 20.0, 90.0, 700.0, 5000.0)), min_size=1, max_size=4),
+    st.floats(0.001, 0.999),
+)
+def test_until_it_wakes_promises_hold_though_units_run_longer_than_they_said(
+    data: st.DataObject, facts: Facts, pauses: list[float], part: float
+) -> None:
+    """Units that should have ended, and did not, are believed to end later and later. So are those
+    that say nothing about their end. Until `wake_at` the same is believed of all of them, so that
+    the same is promised, and nobody passes who could not before."""
+    snapshot, now = state.build(facts), NOW
+    for pause in pauses:
+        now += pause
+        event = generators.event(facts, data.draw(st.integers(0, 1 << 32)))
+        facts, decision = _settled(carry.after(facts, [event]), snapshot, event, now)
+    assume(not decision.placements and not decision.evictions)
+    later = now + part * (LONG if decision.wake_at is None else decision.wake_at - now)
+    note(f"{now} {later} {decision}")
+    again = cycle.decide(snapshot, later)
+    assert (again.placements, again.evictions) == ((), ())
+    assert again.nominations == decision.nominations
+    assert again.reservations == decision.reservations
+
+
 def _attained(facts: Facts) -> Facts:
     queues = (dataclasses.replace(q, order="attained", reserve=0) for q in facts.queues)
     return dataclasses.replace(facts, queues=tuple(queues))

@@ -32,7 +32,7 @@ TRIES = 5
 """Arrangements tried beside promises before the answer is "unresolved"."""
 SEARCHES = 4
 """Blocked heads of a queue for whom a start is looked for in vain before no more are looked at."""
-PATIENCE = 4.0
+PATIENCE = 12.0
 """Where only who waited long gets a promise: so many times as long as it runs."""
 UNKNOWN = 3600.0
 """Seconds that a unit is taken to run of which nothing is known, there."""
