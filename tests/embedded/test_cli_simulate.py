@@ -68,7 +68,24 @@ def test_programs_get_figures_and_the_same_bytes_every_time(jobs: Path) -> None:
     assert fifo["finished"] == 4
     assert set(fifo["wait_s"]) == {"mean", "p50", "p95", "p99", "max"}
     assert fifo["fairness"]["users"]["worst_name"] in ("ada", "bob")
-    assert shortest["wait_s"]["mean"] <= fifo["wait_s"]["mean"]
+    assert fifo["wait_s"]["mean"] == 61.5
+    assert shortest["wait_s"]["mean"] == 170, "`long` passes a head that has not waited long"
+
+
+def test_under_shortest_a_head_is_passed_until_it_has_waited_long(tmp_path: Path) -> None:
+    """Half of the node is always busy: `head`, which wants all of it and runs for 50 s, is promised
+    a start after 12 times as long, unless the queue says otherwise."""
+    path = tmp_path / "jobs.csv"
+    small = "".join(f"small-{n:03},{50 * n},100,4,ada\n" for n in range(40))
+    path.write_text(f"job_id,submitted,duration,gpus,user\nhead,1,50,8,bob\n{small}")
+
+    def longest(*arguments: str) -> object:
+        found = invoke("simulate", path, "--nodes", 1, *arguments, "--check", "--json").json
+        return found["policies"][0]["wait_s"]["max"]
+
+    assert longest("--order", "shortest", "--backfill", "non-reserving") == 2049
+    assert longest("--order", "shortest", "--backfill", "reserving") <= 150
+    assert 600 <= longest("--order", "shortest") <= 700
 
 
 def test_the_report_does_not_depend_on_the_order_of_sets(tmp_path: Path) -> None:

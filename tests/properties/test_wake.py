@@ -29,8 +29,7 @@ def test_until_it_wakes_nothing_starts_or_stops_by_itself(
     data: st.DataObject, facts: Facts, pauses: list[float], part: float
 ) -> None:
     """Under the order `attained` ranks follow what units have had, which never stands still. Once
-    what was decided is carried out, the same facts give the same answer until `wake_at`. Nothing is
-    promised here: what is promised when units overrun is looked for anew each time."""
+    what was decided is carried out, the same facts give the same answer until `wake_at`."""
     facts = _attained(facts)
     snapshot, now = state.build(facts), NOW
     for pause in pauses:
@@ -51,9 +50,10 @@ def test_until_it_wakes_nothing_starts_or_stops_by_itself(
     generators.facts(),
     st.lists(st.sampled_from((0.0, 20.0, 90.0, 700.0, 5000.0)), min_size=1, max_size=4),
     st.floats(0.001, 0.999),
+    generators.policies,
 )
 def test_until_it_wakes_promises_hold_though_units_run_longer_than_they_said(
-    data: st.DataObject, facts: Facts, pauses: list[float], part: float
+    data: st.DataObject, facts: Facts, pauses: list[float], part: float, policy: Policy
 ) -> None:
     """Units that should have ended, and did not, are believed to end later and later. So are those
     that say nothing about their end. Until `wake_at` the same is believed of all of them, so that
@@ -62,11 +62,11 @@ def test_until_it_wakes_promises_hold_though_units_run_longer_than_they_said(
     for pause in pauses:
         now += pause
         event = generators.event(facts, data.draw(st.integers(0, 1 << 32)))
-        facts, decision = _settled(carry.after(facts, [event]), snapshot, event, now)
+        facts, decision = _settled(carry.after(facts, [event]), snapshot, event, now, policy)
     assume(not decision.placements and not decision.evictions)
     later = now + part * (LONG if decision.wake_at is None else decision.wake_at - now)
     note(f"{now} {later} {decision}")
-    again = cycle.decide(snapshot, later)
+    again = cycle.decide(snapshot, later, policy)
     assert (again.placements, again.evictions) == ((), ())
     assert again.nominations == decision.nominations
     assert again.reservations == decision.reservations
@@ -78,14 +78,18 @@ def _attained(facts: Facts) -> Facts:
 
 
 def _settled(
-    facts: Facts, snapshot: state.Snapshot, event: state.Event, now: float
+    facts: Facts,
+    snapshot: state.Snapshot,
+    event: state.Event,
+    now: float,
+    policy: Policy = Policy(),  # noqa: B008
 ) -> tuple[Facts, Decision]:
     """Decided and carried out, again and again, until nothing more starts or stops."""
     if isinstance(event, state.QueuePut):
         event = state.QueuePut(next(q for q in facts.queues if q.name == event.queue.name))
     state.apply(snapshot, [event])
     for _ in range(ROUNDS):
-        decision = cycle.decide(snapshot, now, Policy())
+        decision = cycle.decide(snapshot, now, policy)
         done = carry.steps(facts, decision, now)
         facts = carry.after(facts, done)
         left = carry.members_left(facts)

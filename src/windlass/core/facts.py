@@ -380,7 +380,7 @@ class Queue:
     order: Order = "fifo"
     strict: bool = False
     reserve: int | None = None
-    """How many blocked heads are promised a start; None: one, and only if it suits its order."""
+    """How many blocked heads are promised a start; None: as many as suit its order."""
     min_runtime: float = 0.0
     max_priority: int | None = None
     past_use: float = 0.0
@@ -394,14 +394,17 @@ class Queue:
 
     @property
     def promises(self) -> int:
-        """How many blocked heads are promised a start."""
-        return 1 if self.reserve is None else self.reserve
+        """How many blocked heads are promised a start. Under `attained` ends are guesses, and room
+        that is kept free for a guess costs everybody and brings the head next to nothing."""
+        if self.reserve is not None:
+            return self.reserve
+        return 0 if self.order == "attained" else 1
 
     @property
     def patient(self) -> bool:
-        """Whether only heads that have waited long are promised a start. Who orders by length wants
-        a short mean, and room that is kept free for each head costs much of what that gains."""
-        return self.reserve is None and self.order in ("shortest", "attained")
+        """Whether only heads that have waited long are promised a start. Who puts short units first
+        wants a short mean, and room that is kept free for each head costs much of what it gains."""
+        return self.reserve is None and self.order == "shortest"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
