@@ -33,9 +33,8 @@ TRIES = 5
 SEARCHES = 4
 """Blocked heads of a queue for whom a start is looked for in vain before no more are looked at."""
 PATIENCE = 12.0
-"""Where only who waited long gets a promise: so many times as long as it runs."""
-UNKNOWN = 3600.0
-"""Seconds that a unit is taken to run of which nothing is known, there."""
+"""Where only who waited long gets a promise: so many times as long as it runs. From 8 to 20 the
+mean is about as short as without promises, or shorter (docs/scheduling.md)."""
 
 
 # --- who stays out of whose room ----------------------------------------------------------------
@@ -285,17 +284,18 @@ def patience_ends(cycle: Cycle) -> Iterator[float]:
         highest = max((order.priority(queue, unit) for unit in given), default=None)
         for unit in cycle.snapshot.members(name):
             if highest is None or order.priority(queue, unit) > highest:
-                yield _patient_until(cycle, unit)
+                yield _patient_until(unit)
 
 
 def _waited_long(cycle: Cycle, unit: Unit) -> bool:
-    return _patient_until(cycle, unit) <= cycle.now
+    return _patient_until(unit) <= cycle.now
 
 
-def _patient_until(cycle: Cycle, unit: Unit) -> float:
-    """When it will have waited long for how long it runs; what it ran before was no waiting."""
-    seconds = unit.expected if unit.expected is not None else cycle.predicted(unit)
-    return unit.submitted + unit.attained + PATIENCE * (UNKNOWN if seconds is None else seconds)
+def _patient_until(unit: Unit) -> float:
+    """When it will have waited long for how long it says it runs; what it ran before was no
+    waiting. Never where it says nothing: a promise by guesses costs more than it brings."""
+    said = unit.expected
+    return FOREVER if said is None else unit.submitted + unit.attained + PATIENCE * said
 
 
 def _has_one_left(cycle: Cycle, unit: Unit) -> bool:

@@ -28,7 +28,7 @@ def next_moment(cycle: Cycle) -> float | None:
         _looks(cycle),
         _ends(cycle),
     )
-    return min((at for at in moments if at > cycle.now), default=None)
+    return min((at for at in moments if cycle.now < at < reserve.FOREVER), default=None)
 
 
 def _looks(cycle: Cycle) -> Iterator[float]:

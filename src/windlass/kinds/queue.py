@@ -78,7 +78,8 @@ class QueueSpec(Struct):
     """The head blocks those behind it: no backfill."""
     reserve: Annotated[int, Meta(ge=0, le=100)] | None = None
     """How many blocked heads get a reservation that backfill must respect. Default: 1; under the
-    order `shortest` only once a head has waited 12 times as long as it runs; 0 under `attained`."""
+    order `shortest` only for a head that waited 12 times as long as it says it runs; 0 under
+    `attained`."""
     min_runtime: fields.Duration | None = None
     """A run is not preempted earlier than this after it started."""
     max_priority: fields.Priority | None = None
