@@ -279,7 +279,7 @@ class _GivenTwice(Exception):
 class _Loader(yaml.SafeLoader):
     """Refuses a key that is given twice, where YAML's own loader takes the last."""
 
-    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         """Looked at before merges (`<<`) bring in keys that may well be given again."""
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
         lines: dict[tuple[str, str], int] = {}

@@ -125,8 +125,8 @@ def _public(family: str, part: str, hardware: Hardware) -> Scenario:
         path = root / "philly_public_vcs.csv.gz"
         try:
             return _job_list(f"philly {part}".strip(), path, part, hardware)
-        except traces.NoSuchQueue as problem:  # its parts are queues of one list
-            _refuse_unknown(family, part, problem.known)
+        except traces.NoSuchQueue as unknown:  # its parts are queues of one list
+            _refuse_unknown(family, part, unknown.known)
             raise
     chosen = part or FIRST[family]
     files = _job_lists(family, root)
