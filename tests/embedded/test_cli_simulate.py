@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import os
 import pty
@@ -67,7 +68,24 @@ def test_programs_get_figures_and_the_same_bytes_every_time(jobs: Path) -> None:
     assert fifo["finished"] == 4
     assert set(fifo["wait_s"]) == {"mean", "p50", "p95", "p99", "max"}
     assert fifo["fairness"]["users"]["worst_name"] in ("ada", "bob")
-    assert shortest["wait_s"]["mean"] <= fifo["wait_s"]["mean"]
+    assert fifo["wait_s"]["mean"] == 61.5
+    assert shortest["wait_s"]["mean"] == 170, "`long` passes a head that has not waited long"
+
+
+def test_under_shortest_a_head_is_passed_until_it_has_waited_long(tmp_path: Path) -> None:
+    """Half of the node is always busy: `head`, which wants all of it and runs for 50 s, is promised
+    a start after 12 times as long, unless the queue says otherwise."""
+    path = tmp_path / "jobs.csv"
+    small = "".join(f"small-{n:03},{50 * n},100,4,ada\n" for n in range(40))
+    path.write_text(f"job_id,submitted,duration,gpus,user\nhead,1,50,8,bob\n{small}")
+
+    def longest(*arguments: str) -> object:
+        found = invoke("simulate", path, "--nodes", 1, *arguments, "--check", "--json").json
+        return found["policies"][0]["wait_s"]["max"]
+
+    assert longest("--order", "shortest", "--backfill", "non-reserving") == 2049
+    assert longest("--order", "shortest", "--backfill", "reserving") <= 150
+    assert 600 <= longest("--order", "shortest") <= 700
 
 
 def test_the_report_does_not_depend_on_the_order_of_sets(tmp_path: Path) -> None:
@@ -208,6 +226,24 @@ def test_a_public_trace_that_is_not_here_is_told_with_who_published_it(
     monkeypatch.setenv("WINDLASS_DATA", str(tmp_path))
     result = invoke("simulate", "itp/02")
     assert (result.code, "published with ElasticFlow" in result.err) == (exits.NOT_FOUND, True)
+
+
+def test_a_part_of_a_public_trace_that_does_not_exist_is_not_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "traces" / "philly_via_pollux" / "philly_public_vcs.csv.gz"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(gzip.compress(b"submitted,gpus,duration,queue\n0,1,5,a\n"))
+    monkeypatch.setenv("WINDLASS_DATA", str(tmp_path))
+    result = invoke("simulate", "philly/nope")
+    assert (result.code, "There is no trace philly/nope" in result.err) == (exits.NOT_FOUND, True)
+
+
+def test_a_description_with_a_key_given_twice_is_invalid(tmp_path: Path) -> None:
+    path = tmp_path / "twice.yaml"
+    path.write_text("name: x\nnodes: [{count: 2}]\nnodes: [{count: 3}]\njobs: [{name: a}]\n")
+    result = invoke("simulate", path)
+    assert (result.code, "gives 'nodes' twice" in result.err) == (exits.INVALID, True)
 
 
 @pytest.mark.parametrize(

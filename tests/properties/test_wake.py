@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.properties import carry, generators
 from tests.properties.settings import CAMPAIGN, cases
 from windlass.core import cycle, state
-from windlass.core.facts import Decision, Facts, Policy
+from windlass.core.facts import Decision, Facts, Order, Policy
 
 pytestmark = CAMPAIGN
 NOW = 100.0
@@ -29,8 +29,7 @@ def test_until_it_wakes_nothing_starts_or_stops_by_itself(
     data: st.DataObject, facts: Facts, pauses: list[float], part: float
 ) -> None:
     """Under the order `attained` ranks follow what units have had, which never stands still. Once
-    what was decided is carried out, the same facts give the same answer until `wake_at`. Nothing is
-    promised here: what is promised when units overrun is looked for anew each time."""
+    what was decided is carried out, the same facts give the same answer until `wake_at`."""
     facts = _attained(facts)
     snapshot, now = state.build(facts), NOW
     for pause in pauses:
@@ -45,20 +44,72 @@ def test_until_it_wakes_nothing_starts_or_stops_by_itself(
     assert again.nominations == decision.nominations
 
 
+@cases(250, 4000)
+@given(
+    st.data(),
+    generators.facts(most_nodes=3, taste=generators.Taste(terms=False, odd=False)),
+    st.sampled_from((None, "fifo", "shortest")),
+    st.lists(st.sampled_from((0.0, 20.0, 90.0, 250.0, 700.0)), min_size=1, max_size=4),
+    st.floats(0.001, 0.999),
+    generators.policies,
+)
+def test_until_it_wakes_promises_hold_though_units_run_longer_than_they_said(
+    data: st.DataObject,
+    facts: Facts,
+    order: Order | None,
+    pauses: list[float],
+    part: float,
+    policy: Policy,
+) -> None:
+    """Units that should have ended, and did not, are believed to end later and later. So are those
+    that say nothing about their end. Until `wake_at` the same is believed of all of them, so that
+    the same is promised, and nobody passes who could not before. Patience ends at a moment that is
+    named, too."""
+    facts = _promising(facts, order)
+    snapshot, now = state.build(facts), NOW
+    for pause in pauses:
+        now += pause
+        event = generators.event(facts, data.draw(st.integers(0, 1 << 32)))
+        facts = _promising(carry.after(facts, [event]), order)
+        facts, decision = _settled(facts, snapshot, event, now, policy)
+    assume(not decision.placements and not decision.evictions)
+    later = now + part * (LONG if decision.wake_at is None else decision.wake_at - now)
+    note(f"{now} {later} {decision}")
+    again = cycle.decide(snapshot, later, policy)
+    assert (again.placements, again.evictions) == ((), ())
+    assert again.nominations == decision.nominations
+    assert again.reservations == decision.reservations
+
+
+def _promising(facts: Facts, order: Order | None) -> Facts:
+    """All queues in this order, promising as many as suits it; None: as they are."""
+    if order is None:
+        return facts
+    queues = (
+        dataclasses.replace(q, order=order, reserve=None, strict=False, held=None, lend={})
+        for q in facts.queues
+    )
+    return dataclasses.replace(facts, queues=tuple(queues))
+
+
 def _attained(facts: Facts) -> Facts:
     queues = (dataclasses.replace(q, order="attained", reserve=0) for q in facts.queues)
     return dataclasses.replace(facts, queues=tuple(queues))
 
 
 def _settled(
-    facts: Facts, snapshot: state.Snapshot, event: state.Event, now: float
+    facts: Facts,
+    snapshot: state.Snapshot,
+    event: state.Event,
+    now: float,
+    policy: Policy = Policy(),  # noqa: B008
 ) -> tuple[Facts, Decision]:
     """Decided and carried out, again and again, until nothing more starts or stops."""
     if isinstance(event, state.QueuePut):
         event = state.QueuePut(next(q for q in facts.queues if q.name == event.queue.name))
     state.apply(snapshot, [event])
     for _ in range(ROUNDS):
-        decision = cycle.decide(snapshot, now, Policy())
+        decision = cycle.decide(snapshot, now, policy)
         done = carry.steps(facts, decision, now)
         facts = carry.after(facts, done)
         left = carry.members_left(facts)

@@ -46,6 +46,8 @@ class Memory:
     """Lines of which everybody else surely waits, and why, by kind: told on demand."""
     searched: dict[str, int] = dataclasses.field(default_factory=dict)
     """Queue -> units for which no start could be promised."""
+    waited: dict[str, bool] = dataclasses.field(default_factory=dict)
+    """Queue -> whether anybody waits there since long; kept by `reserve`."""
 
 
 def pass_over(cycle: Cycle, unit: Unit) -> bool:
@@ -187,13 +189,15 @@ def somebody_goes(cycle: Cycle, queues: Iterable[str]) -> None:
 
 def _whatever_comes(cycle: Cycle, unit: Unit) -> bool:
     """Whether "no room" holds for its kind until the end of the decision: there is nobody whom it
-    could stop if only it did not have to keep out of promised places."""
+    could stop if only it did not have to keep out of promised places, and who waits since longer
+    gets no promise either."""
     return (
         not cycle.desk.why
         and unit.key not in cycle.desk.entitled
         and cycle.queue_of(unit).order != "attained"
         and not cycle.evictions
         and not cycle.snapshot.roster.leaving
+        and not reserve.may_promise_others(cycle, unit)
     )
 
 

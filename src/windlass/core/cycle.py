@@ -23,11 +23,9 @@ from windlass.core import (
     departures,
     elastic,
     foresight,
-    looks,
     models,
     order,
     place,
-    predict,
     preempt,
     releases,
     repair,
@@ -36,6 +34,7 @@ from windlass.core import (
     shadows,
     together,
     verdicts,
+    waking,
     wanted,
 )
 from windlass.core.asked import Asked
@@ -489,11 +488,11 @@ class Cycle:
         """If it starts now."""
         seconds = unit.expected
         if seconds is None and self.policy.unknown_runtime == "learned":
-            seconds = self._predicted(unit)
+            seconds = self.predicted(unit)
         return None if seconds is None else self.now + seconds
 
-    def _predicted(self, unit: Unit) -> float | None:
-        """Found once: it is asked for at every step of a unit's turn."""
+    def predicted(self, unit: Unit) -> float | None:
+        """Learned of others; found once: it is asked for at every step of a unit's turn."""
         known = self._expected.get(unit.key)
         if known is None or known[0] is not unit:
             known = self._expected[unit.key] = (unit, self.standing.predictor.expected(unit))
@@ -551,9 +550,6 @@ class Cycle:
 
     def decision(self, *, told: bool = True) -> Decision:
         """The answer; without verdicts if nobody is to be `told`."""
-        for held in self.reservations:
-            self.wake.append(held.reservation.start)
-        self.wake += self._looks()
         return Decision(
             placements=tuple(self.placements.values()),
             evictions=tuple(self.evictions),
@@ -561,19 +557,9 @@ class Cycle:
             reservations=tuple(held.reservation for held in self.reservations),
             wanted=tuple(self.wanted),
             verdicts=tuple(self._verdicts()) if told else (),
-            wake_at=min((at for at in self.wake if at > self.now), default=None),
+            wake_at=waking.next_moment(self),
             operations=self.policy.operations - self.work.left,
         )
-
-    def _looks(self) -> Iterator[float]:
-        """When running units are looked at again, while somebody waits where ranks change with age:
-        whoever runs, in whatever queue, tells something about those who wait."""
-        waits = {name for name in self.snapshot.lines() if name in self.tree.queues}
-        aging = any(self.tree.queues[name].order == "attained" for name in waits)
-        for running in self.running.values() if aging and self.policy.preempt else ():
-            before = running.unit.attained
-            alone = predict.EAGER.left_alone(before)
-            yield looks.next_look(self.now, running.started, before, alone)
 
     def _verdicts(self) -> Iterator[Verdict]:
         for key in sorted(self.waits()):

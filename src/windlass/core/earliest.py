@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from windlass.core import models, place, releases, shadows
+from windlass.core import looks, models, place, releases, shadows
 from windlass.core.cluster import Cluster
 from windlass.core.crowd import Crowd
 from windlass.core.facts import Seat, Unit
@@ -170,7 +170,7 @@ class _Search:
             return crowd
         crowd = crowd.fork()
         for running in self.cycle.running.values():
-            end = releases.believed(running.expected_end, self.cycle.now)
+            end = looks.believed(running.expected_end, self.cycle.now)
             if end is not None and end <= time:
                 crowd.leave(running)
         return crowd

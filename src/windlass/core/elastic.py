@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from windlass.core import amounts, order, releases, repair, reserve
+from windlass.core import amounts, looks, order, repair, reserve
 from windlass.core.facts import Placement, Role, Running, Seat
 from windlass.core.place import Failure, Wish
 from windlass.core.queues import Sums
@@ -65,7 +65,7 @@ def _add_members(cycle: Cycle, running: Running, role: Role) -> Running:
 def _one_more(cycle: Cycle, running: Running, wish: Wish) -> tuple[Seat, ...]:
     """A seat for one more member where quota, promises and its domain allow one; else none."""
     unit, scene = running.unit, cycle.scene
-    end = releases.believed(running.expected_end, cycle.now)
+    end = looks.believed(running.expected_end, cycle.now)
     need = amounts.of_wishes(scene.cluster, [wish])
     if cycle.tree.shortage(unit.queue, need, firm=not unit.preemptible):
         return ()

@@ -394,11 +394,17 @@ class Queue:
 
     @property
     def promises(self) -> int:
-        """How many blocked heads are promised a start. Who orders by length wants a short mean:
-        room that is kept free for a head costs a good part of what such an order gains."""
+        """How many blocked heads are promised a start. Under `attained` ends are guesses, and room
+        that is kept free for a guess costs everybody and brings the head next to nothing."""
         if self.reserve is not None:
             return self.reserve
-        return 0 if self.order in ("shortest", "attained") else 1
+        return 0 if self.order == "attained" else 1
+
+    @property
+    def patient(self) -> bool:
+        """Whether only heads that have waited long are promised a start. Who puts short units first
+        wants a short mean, and room that is kept free for each head costs much of what it gains."""
+        return self.reserve is None and self.order == "shortest"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

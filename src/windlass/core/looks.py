@@ -3,7 +3,8 @@
 Ranks under the order `attained` follow what units have had so far, which grows all the time. If
 ranks did too, any moment might change a decision and none could be named in advance. So a running
 unit counts with the age at which it was last looked at, and the next look is a moment that can be
-waited for: in between, time alone changes no rank.
+waited for: in between, time alone changes no rank. With units that should have ended and did not it
+is the same: what is believed of their end stays until it has passed, too.
 """
 
 from __future__ import annotations
@@ -23,8 +24,14 @@ a unit of a week is looked at ten times, not every minute."""
 EARLY = 1e-6
 """Seconds by which a timer may fire early, by rounding, and must not fire again."""
 
+LATE = 60.0
+"""Seconds that a unit is believed to run on when it should have ended: then twice as many, and so
+on. So at each look it is believed to be as late again, and one wrong guess keeps nothing idle."""
+
 _AGES = FIRST * FACTOR ** np.arange(40)
 _AGE_LIST = _AGES.tolist()
+_DELAYS = np.concatenate([[2 * EARLY], LATE * 2.0 ** np.arange(40)])
+"""The first is for who ends in this very moment, but for rounding."""
 
 
 def next_age(seconds: float) -> float:
@@ -49,6 +56,17 @@ def next_look(now: float, started: float, before: float, alone: float) -> float:
     ran = max(0.0, now - started)
     ahead = now + next_age(before + ran) - (before + ran)
     return min(ahead, started + alone) if ran < alone - EARLY else ahead
+
+
+def believed(end: float | None, now: float) -> float | None:
+    """When a unit ends that still runs and should end then. Until that moment it stays so."""
+    return end if end is None or now < end else float(ends_believed(np.array([end]), now)[0])
+
+
+def ends_believed(ends: Floats, now: float) -> Floats:
+    """The same of many."""
+    delays = _DELAYS[np.searchsorted(_DELAYS, now - ends + EARLY, side="right")]
+    return np.where(now < ends, ends, ends + delays)
 
 
 def _passed(seconds: float) -> int:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from windlass.core import looks
 from windlass.core.choosing import PARTITIONED
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Nomination, Placement, Role, Running, Seat, Unit
@@ -85,9 +86,14 @@ def _devices(devices: list[Footprint]) -> Ints:
     return np.array(devices, np.int64).reshape(-1, 5).T
 
 
-def believed(end: float | None, now: float) -> float | None:
-    """When a running unit probably ends, by when it should; as `_effective` says for many."""
-    return end if end is None or end >= now else 2 * now - end
+def expected_end(cycle: Cycle, running: Running) -> float | None:
+    """When a running unit should end, by its own word or by what others like it did."""
+    if running.expected_end is not None or cycle.policy.unknown_runtime != "learned":
+        return running.expected_end
+    before = running.unit.attained
+    age = looks.age(before, max(0.0, cycle.now - running.started))
+    left = cycle.standing.predictor.left(running.unit, age)
+    return None if left is None else running.started + (age - before) + left
 
 
 def move(cluster: Cluster, rows: Rows, sign: int) -> None:
@@ -303,13 +309,10 @@ class Ledger:
 
     def _believe(self, cycle: Cycle, own: Releases) -> None:
         """Where running units say nothing about their end, what others like them did."""
-        if cycle.policy.unknown_runtime != "learned":
-            return
         for running in self._base.unknown.values():
-            had = running.unit.attained + max(0.0, cycle.now - running.started)
-            seconds = cycle.standing.predictor.left(running.unit, had)
-            if seconds is not None:
-                own.enter(cycle.scene.cluster, running.unit, running.seats, cycle.now + seconds)
+            end = expected_end(cycle, running)
+            if end is not None:
+                own.enter(cycle.scene.cluster, running.unit, running.seats, end)
 
     def _take_in(self, cycle: Cycle, own: Releases) -> None:
         cluster = cycle.scene.cluster
@@ -369,8 +372,8 @@ class _Lane:
         if skipped:
             keep = ~np.isin(self._order, skipped)
             self._order, self.times = self._order[keep], self.times[keep]
-        if len(self.times) and self.times[0] < now:
-            late = int(np.searchsorted(self.times, now))
+        if len(self.times) and self.times[0] <= now:
+            late = int(np.searchsorted(self.times, now, side="right"))
             times = np.concatenate([_effective(self.times[:late], now), self.times[late:]])
             order = np.argsort(times, kind="stable")
             self._order, self.times = self._order[order], times[order]
@@ -382,9 +385,9 @@ class _Lane:
 
 
 def _effective(ends: Times, now: float) -> Times:
-    """Who was told to go ends now; who runs longer than expected is believed to run on for as
-    long as it is already late, so that one wrong guess does not keep a cluster idle."""
-    return np.where(np.isneginf(ends), now, np.where(ends < now, 2 * now - ends, ends))
+    """Who was told to go ends now; who runs longer than expected is believed to run on."""
+    gone = np.isneginf(ends)
+    return np.where(gone, now, looks.ends_believed(np.where(gone, now, ends), now))
 
 
 def _between(ascending: Times, after: float, before: float) -> Times:

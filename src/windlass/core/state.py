@@ -11,7 +11,7 @@ import bisect
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from windlass.core import amounts, asked, facts_check, locality, numbers, order, place
 from windlass.core.cluster import Cluster
@@ -190,6 +190,10 @@ class Snapshot:
             counts = Counter(shapes.kind_of(unit, self.cluster.resources) for _, unit in line)
             known = self._kinds[name] = _Kinds(line, shapes, counts)
         return known.counts.keys()
+
+    def members(self, name: str) -> Iterator[Unit]:
+        """The waiting units of a queue, in no order that means anything."""
+        return (unit for _, unit in self._lines.get(name, ()))
 
     def line(self, name: str, standing: order.Standing) -> Iterable[Unit]:
         """The waiting units of a queue, in its order."""

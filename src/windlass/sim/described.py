@@ -257,7 +257,7 @@ def costs(words: CostWords) -> Costs:
 def _document(path: Path) -> Any:
     try:
         raw = path.read_bytes()
-        return yaml.safe_load(raw.decode("utf-8-sig"))
+        return yaml.load(raw.decode("utf-8-sig"), _Loader)  # noqa: S506 - it is a safe one
     except OSError as problem:
         raise BadInput(f"{path} cannot be read: {problem.strerror or problem}.") from problem
     except UnicodeDecodeError as problem:
@@ -266,8 +266,34 @@ def _document(path: Path) -> Any:
             f"{path} line {line} is no UTF-8 text (byte {raw[problem.start]:#04x}): save the file "
             "as UTF-8."
         ) from problem
+    except _GivenTwice as problem:
+        raise BadInput(f"{path} {problem}") from problem
     except (yaml.YAMLError, ValueError, RecursionError) as problem:
         raise BadInput(f"{path} is no YAML: {' '.join(str(problem).split())}.") from problem
+
+
+class _GivenTwice(Exception):
+    """One of them would be ignored, and nobody knows which was meant."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is given twice, where YAML's own loader takes the last."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """Looked at before merges (`<<`) bring in keys that may well be given again."""
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        lines: dict[tuple[str, str], int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+                continue
+            line, name = key.start_mark.line + 1, (key.tag, key.value)
+            if name in lines:
+                raise _GivenTwice(
+                    f"gives {key.value!r} twice, in line {lines[name]} and in line {line}: leave "
+                    "one of them out."
+                )
+            lines[name] = line
+        return node
 
 
 def _nodes(groups: list[NodeGroup]) -> Iterator[Node]:

@@ -123,7 +123,11 @@ def _public(family: str, part: str, hardware: Hardware) -> Scenario:
         return open_pods(hardware.node_list or root / "csv" / OPENB_NODES, pods)
     if family == "philly":
         path = root / "philly_public_vcs.csv.gz"
-        return _job_list(f"philly {part}".strip(), path, part, hardware)
+        try:
+            return _job_list(f"philly {part}".strip(), path, part, hardware)
+        except traces.NoSuchQueue as unknown:  # its parts are queues of one list
+            _refuse_unknown(family, part, unknown.known)
+            raise
     chosen = part or FIRST[family]
     files = _job_lists(family, root)
     _refuse_unknown(family, chosen, files)

@@ -42,6 +42,14 @@ MOST_CPUS, MOST_GIB = 1 << 20, 1 << 24
 """Of one node."""
 
 
+class NoSuchQueue(BadInput):
+    """A job list has no jobs of the queue that was asked for."""
+
+    def __init__(self, message: str, known: list[str]) -> None:
+        super().__init__(message)
+        self.known = known
+
+
 def read_jobs(path: Path, gpus_per_node: int = 8, queue: str = "") -> list[Job]:
     """The jobs of a list, by time; with `queue`, only those of that queue."""
     lines = lines_of(path)
@@ -71,7 +79,7 @@ def read_jobs(path: Path, gpus_per_node: int = 8, queue: str = "") -> list[Job]:
     ]
     if queue and not chosen:
         known = sorted({reader.queue(row) for row in rows})
-        raise BadInput(f"{path} has no queue {queue!r}: it has {', '.join(known[:12])}.")
+        raise NoSuchQueue(f"{path} has no queue {queue!r}: it has {', '.join(known[:12])}.", known)
     return sorted(chosen, key=lambda job: (job.unit.submitted, job.unit.key))
 
 

@@ -298,13 +298,14 @@ def test_who_is_silent_passes_if_units_of_its_kin_and_size_ended_soon_enough() -
         ("attained", 1, True),
     ],
 )
-def test_who_orders_by_length_promises_nothing_unless_told_to(
+def test_who_orders_by_length_promises_nothing_to_who_just_came_unless_told_to(
     order: str, said: int | None, promised: bool
 ) -> None:
     seats = tuple(Seat("w", number, "n") for number in range(64))
     full = Running(unit("r", members=64), seats, NOW - 60, NOW + 60)
     queue = Queue("q", order=order, reserve=said)  # type: ignore[arg-type]
-    found = decided(Facts((node("n"),), (queue,), (full,), (unit("head", expected=50.0),)))
+    head = unit("head", expected=50.0, submitted=NOW)
+    found = decided(Facts((node("n"),), (queue,), (full,), (head,)))
     assert bool(found.reservations) == promised
 
 

@@ -190,7 +190,7 @@ def test_who_moves_for_a_passer_is_seen_there_by_who_starts_with_it():
 def test_a_unit_that_should_have_ended_does_not_grow_into_promised_room():
     """It is believed to be as late again, so it would be there when the head is due."""
     elastic = unit("e", role(1, 1, most=9))
-    late = Running(elastic, (Seat("w", 0, "b"),), 0.0, expected_end=NOW - 90)
+    late = Running(elastic, (Seat("w", 0, "b"),), 0.0, expected_end=NOW - 60)
     head = unit("head", role(2, 6), expected=100.0)
     running = [runs("r", "a", end=NOW + 50), late]
     decision = decide(snapshot([node("a"), node("b")], running, [head]), NOW)

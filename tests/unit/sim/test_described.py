@@ -182,6 +182,29 @@ def test_what_is_wrong_is_said(tmp_path: Path, text: str, words: str) -> None:
         read(tmp_path, text)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            BASE + "jobs: [{name: a}]\nnodes: [{count: 9}]\n",
+            "'nodes' twice, in line 2 and in line 4",
+        ),
+        (BASE + "jobs: [{name: a, gpus: 1, gpus: 8}]\n", "'gpus' twice, in line 3 and in line 3"),
+        (BASE + "jobs:\n- name: a\n  'name': b\n", "'name' twice, in line 4 and in line 5"),
+    ],
+)
+def test_a_key_that_is_given_twice_is_refused_with_both_lines(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    with pytest.raises(BadInput, match=rf"described\.yaml gives {words}: leave one of them out\.$"):
+        read(tmp_path, text)
+
+
+def test_what_is_merged_in_may_be_given_again(tmp_path: Path) -> None:
+    text = BASE + "jobs:\n- &one {name: a, gpus: 1}\n- {<<: *one, name: b}\n"
+    assert [devices_of(job.unit) for job in read(tmp_path, text).jobs] == [1, 1]
+
+
 def test_a_file_that_is_no_utf_8_is_refused_with_the_line(tmp_path: Path) -> None:
     path = tmp_path / "latin.yaml"
     path.write_bytes("# plain\nname: café\n".encode("latin-1"))

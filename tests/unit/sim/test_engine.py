@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.sim.building import COSTS, job, outcome, play, scenario
+from windlass.core import reserve
 from windlass.core.facts import Queue
 from windlass.sim import compare, engine, measures
 from windlass.sim.scenario import FOREVER, Outage, Scenario, with_runtimes
@@ -48,6 +49,24 @@ def test_who_may_pass_a_head_that_waits(backfill: str, starts: dict[str, float])
     [variant] = combinations(["fifo"], [backfill])
     found = play(scenario(*PASSING), variant)
     assert {key: found[key].first_start for key in starts} == starts
+
+
+def _endless(order: str, **said: int) -> dict[str, float | None]:
+    """Small jobs without end, of which one always holds half of the only node, and a gang that
+    wants it whole."""
+    small = [job(f"small-{n:03}", 50 * n, 100, gpus=4) for n in range(200)]
+    queue = Queue("default", order=order, **said)  # type: ignore[arg-type]
+    gang = job("gang", 10, 100, gpus=4, members=2)
+    found = play(scenario(*small, gang, queues=(queue,)), grace=0)
+    return {key: record.first_start for key, record in found.items()}
+
+
+def test_small_jobs_without_end_do_not_starve_a_gang_under_shortest() -> None:
+    long = 10 + 100 * reserve.PATIENCE
+    starts = _endless("shortest")
+    assert starts["gang"] is not None
+    assert long <= starts["gang"] <= long + 100, "those that run then end, and nobody passes"
+    assert _endless("shortest", reserve=0)["gang"] == 200 * 50 + 50, "after all of them"
 
 
 def test_a_promise_is_remembered_as_it_was_first_given() -> None:

@@ -250,10 +250,24 @@ def test_every_job_list_of_a_folder_has_a_name(
         sources.open_source(f"{family}/x")
 
 
-def test_an_unknown_queue_of_a_trace_is_refused_with_those_there_are() -> None:
-    _need("philly")
-    with pytest.raises(BadInput, match=r"no queue 'nobody': it has .*6214e9"):
+def test_a_part_of_philly_that_is_not_there_is_no_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its parts are queues of one list: to who asks they are traces like others."""
+    path = tmp_path / "traces" / "philly_via_pollux" / "philly_public_vcs.csv.gz"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(gzip.compress(b"submitted,gpus,duration,queue\n0,1,5,b\n1,1,5,a\n"))
+    monkeypatch.setenv("WINDLASS_DATA", str(tmp_path))
+    assert len(sources.open_source("philly/a").jobs) == 1
+    with pytest.raises(sources.NoSuchTrace, match=r"no trace philly/nobody: there are a, b\.$"):
         sources.open_source("philly/nobody")
+
+
+def test_an_unknown_queue_of_a_job_list_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text("submitted,gpus,duration,queue\n0,1,5,b\n1,1,5,a\n")
+    with pytest.raises(BadInput, match=r"no queue 'nobody': it has a, b\.$"):
+        traces.read_jobs(path, queue="nobody")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,72 @@
+"""Small clusters and units for tests of promised starts."""
+
+from windlass.core import state
+from windlass.core.facts import (
+    Device,
+    DeviceRequest,
+    Facts,
+    Node,
+    Profile,
+    Queue,
+    Role,
+    Running,
+    Seat,
+    Unit,
+)
+
+NOW = 1000.0
+PROFILES = (Profile("1g", 1, tuple(range(7)), 142), Profile("3g", 4, (0, 4), 428))
+FORMS = frozenset(("whole", "share", "ratio", "partition"))
+
+
+def node(name="a", cpu=8, gpus=0, rack="r1", **more) -> Node:
+    devices = tuple(
+        Device(f"g{i}", "gpu", memory=1000, slices=8, profiles=PROFILES, forms=FORMS)
+        for i in range(gpus)
+    )
+    return Node(name, {"cpu": cpu * 1000}, devices, path=(rack,), **more)
+
+
+def role(members=1, cpu=1, *requests, name="w", most=None, **more) -> Role:
+    return Role(name, members, most or members, {"cpu": cpu * 1000}, requests, **more)
+
+
+def gpus(count) -> DeviceRequest:
+    return DeviceRequest("gpu", count)
+
+
+def unit(key, *roles, queue="q", expected=None, submitted=0.0, **more) -> Unit:
+    return Unit(key, queue, roles or (role(),), submitted, expected=expected, **more)
+
+
+def runs(key, *nodes, end=None, cpu=8, grants=(), started=0.0, **more) -> Running:
+    """One member of so many cpu on each of the nodes."""
+    seats = tuple(Seat("w", i, name, grants) for i, name in enumerate(nodes))
+    what = unit(key, role(len(nodes), cpu), **more)
+    return Running(what, seats, started, expected_end=end)
+
+
+DEFAULT = (Queue("q"),)
+
+
+def snapshot(nodes, running=(), waiting=(), queues=DEFAULT, reservations=()):
+    return state.build(
+        Facts(tuple(nodes), tuple(queues), tuple(running), tuple(waiting), levels=("rack",),
+              reservations=tuple(reservations))
+    )  # fmt: skip
+
+
+def promises(decision) -> dict[str, float]:
+    return {each.unit: each.start for each in decision.reservations}
+
+
+def started(decision) -> set[str]:
+    return {placement.unit for placement in decision.placements}
+
+
+def verdict(decision, key):
+    return next(each for each in decision.verdicts if each.unit == key)
+
+
+HEAD = unit("head", role(2, 8), expected=100.0)
+"""Needs both nodes whole."""
