@@ -51,11 +51,13 @@ def ages(before: Floats, ran: Floats) -> Floats:
     return np.maximum(before, np.where(passed > 0, _AGES[passed - 1], 0.0))
 
 
-def next_look(now: float, started: float, before: float, alone: float) -> float:
-    """When the rank of such a unit may change that is left `alone` for so long after its start."""
-    ran = max(0.0, now - started)
-    ahead = now + next_age(before + ran) - (before + ran)
-    return min(ahead, started + alone) if ran < alone - EARLY else ahead
+def next_looks(now: float, started: Floats, before: Floats, alone: Floats) -> Floats:
+    """When the ranks of such units may change that are left `alone` for so long after their
+    start."""
+    ran = np.maximum(0.0, now - started)
+    had = before + ran
+    ahead = now + _AGES[np.searchsorted(_AGES, had + EARLY, side="right")] - had
+    return np.where(ran < alone - EARLY, np.minimum(ahead, started + alone), ahead)
 
 
 def believed(end: float | None, now: float) -> float | None:

@@ -39,6 +39,10 @@ class Patience:
         """Seconds after its start in which a unit does not lose its place that had had so many."""
         return max(self.least_run, self.least_share * before)
 
+    def all_left_alone(self, before: Floats) -> Floats:
+        """The same of many."""
+        return np.maximum(self.least_run, self.least_share * before)
+
     def defended(self, index: float, ran: float, before: float) -> float:
         """The index with which a unit holds its place that was started `ran` seconds ago and had
         had `before` seconds until then."""

@@ -266,7 +266,7 @@ class Ledger:
         self._ports: list[tuple[float, int, int]] = []
         self._insistent: list[tuple[Role, Seat]] = []
         """Ports and slices that are held for somebody on top of who leaves them."""
-        self._now = 0.0
+        self._now, self._believed = 0.0, False
 
     def refresh(self, cycle: Cycle) -> None:
         """Takes in what the decision has done since the last time."""
@@ -283,6 +283,19 @@ class Ledger:
         self._take_in(cycle, self._own)
         self._insistent, self._now = cycle.departures.insistent(), cycle.now
         self._sort(cycle.now)
+
+    def believes(self, cycle: Cycle) -> bool:
+        """Whether it counts on an end that nobody but others like it speak for."""
+        if self._own is None:
+            self.refresh(cycle)
+        return self._believed
+
+    def next_ends(self, cycle: Cycle) -> Iterator[float]:
+        """Of those it knows, when the next are believed to end, told more than once."""
+        if self._own is None:
+            self.refresh(cycle)
+        for members, _ in self._lanes:
+            yield from members.times[np.searchsorted(members.times, cycle.now, side="right") :][:1]
 
     def times(self, after: float, before: float) -> Times:
         """When room comes back, strictly between two moments, ascending."""
@@ -311,6 +324,7 @@ class Ledger:
         """Where running units say nothing about their end, what others like them did."""
         for running in self._base.unknown.values():
             end = expected_end(cycle, running)
+            self._believed = self._believed or end is not None
             if end is not None:
                 own.enter(cycle.scene.cluster, running.unit, running.seats, end)
 

@@ -12,8 +12,9 @@ import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from windlass.core import looks, predict, releases, reserve
-from windlass.core.facts import Running
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Cycle
@@ -34,17 +35,18 @@ def next_moment(cycle: Cycle) -> float | None:
 def _looks(cycle: Cycle) -> Iterator[float]:
     """When running units are looked at again, while somebody waits of whom that tells something:
     whoever runs, in whatever queue, tells something about those who wait."""
-    for running in cycle.running.values() if _is_learned(cycle) else ():
-        before = running.unit.attained
-        alone = predict.EAGER.left_alone(before)
-        yield looks.next_look(cycle.now, running.started, before, alone)
+    if cycle.running and _is_learned(cycle):
+        started = np.array([each.started for each in cycle.running.values()], np.float64)
+        before = np.array([each.unit.attained for each in cycle.running.values()], np.float64)
+        alone = predict.EAGER.all_left_alone(before)
+        yield float(looks.next_looks(cycle.now, started, before, alone).min())
 
 
 def _is_learned(cycle: Cycle) -> bool:
     """Whether the answer depends on what was learned of units: as ranks, or as ends that promises
     count on. Of whom nothing is known, looks tell nothing."""
     promising = _is_promising(cycle)
-    if promising and any(_knows(cycle, each) for each in cycle.snapshot.releases.unknown.values()):
+    if promising and cycle.ledger.believes(cycle):
         return True
     for name in cycle.snapshot.lines():
         queue = cycle.tree.queues.get(name)
@@ -60,15 +62,14 @@ def _is_learned(cycle: Cycle) -> bool:
     return False
 
 
-def _knows(cycle: Cycle, running: Running) -> bool:
-    return releases.expected_end(cycle, running) is not None
-
-
 def _ends(cycle: Cycle) -> Iterator[float]:
     """When running units should have ended: if they have not, something else is believed of them,
     and of promises that count on it."""
-    for running in cycle.running.values() if _is_promising(cycle) else ():
-        end = looks.believed(releases.expected_end(cycle, running), cycle.now)
+    if not _is_promising(cycle):
+        return
+    yield from cycle.ledger.next_ends(cycle)
+    for key in cycle.placements:  # the ledger may not know them yet
+        end = looks.believed(releases.expected_end(cycle, cycle.running[key]), cycle.now)
         if end is not None:
             yield end
 
