@@ -3,9 +3,18 @@
 `tests/properties/test_alike.py` decides random cases with and without remembering.
 """
 
-from tests.unit.core.test_reserve import NOW, role, snapshot, started, unit
+from tests.unit.core.test_reserve import NOW, promises, role, runs, snapshot, started, unit
 from windlass.core.cycle import decide
-from windlass.core.facts import Affinity, Node, Preference, Requirement, Running, Seat, Spread
+from windlass.core.facts import (
+    Affinity,
+    Node,
+    Preference,
+    Queue,
+    Requirement,
+    Running,
+    Seat,
+    Spread,
+)
 
 APP = (("app", "x"),)
 NEAR = Affinity("host", (Requirement("app", "In", ("x",)),))
@@ -57,3 +66,31 @@ def test_with_terms_each_unit_is_tried_as_it_would_rather_sit():
     ]
     decision = decide(snapshot([host("a", 2), host("b", 5)], (), units), NOW)
     assert started(decision) == {"there"}
+
+
+def test_who_would_delay_a_promise_does_not_speak_for_one_that_ends_before():
+    """They ask for the same and differ only in how long they run; the head needs both nodes."""
+    busy = runs("busy", "a", end=NOW + 100)
+    head = unit("head", role(2, 8), expected=100.0)
+    others = [
+        unit(key, role(1, 4), expected=seconds, submitted=at)
+        for key, seconds, at in (("long", 900.0, 1.0), ("brief", 50.0, 2.0))
+    ]
+    decision = decide(snapshot([host("a"), host("b")], [busy], [head, *others]), NOW)
+    assert promises(decision) == {"head": NOW + 100}
+    assert started(decision) == {"brief"}
+
+
+def test_whom_a_quota_and_a_promise_keep_waiting_does_not_speak_for_one_that_ends_before():
+    """Both may stop `low` to stay inside their queue's limit, but the room that it leaves is
+    promised from the time at which it would have ended."""
+    queues = [Queue("few", limit={"cpu": 4000}), Queue("wide", weight=9)]
+    low = runs("low", "a", end=NOW + 100, cpu=4, queue="few", priority=1)
+    head = unit("head", role(1, 8), queue="wide", expected=100.0)
+    others = [
+        unit(key, role(1, 4), queue="few", priority=9, expected=seconds, submitted=at)
+        for key, seconds, at in (("long", 900.0, 1.0), ("brief", 50.0, 2.0))
+    ]
+    decision = decide(snapshot([host("a")], [low], [head, *others], queues), NOW)
+    assert promises(decision) == {"head": NOW + 100}
+    assert [(each.unit, each.gainer) for each in decision.evictions] == [("low", "brief")]
