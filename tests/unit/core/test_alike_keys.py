@@ -3,6 +3,7 @@
 `tests/properties/test_alike.py` decides random cases with and without remembering.
 """
 
+from tests.unit.core import preempting
 from tests.unit.core.test_reserve import NOW, promises, role, runs, snapshot, started, unit
 from windlass.core.cycle import decide
 from windlass.core.facts import (
@@ -94,3 +95,38 @@ def test_whom_a_quota_and_a_promise_keep_waiting_does_not_speak_for_one_that_end
     decision = decide(snapshot([host("a")], [low], [head, *others], queues), NOW)
     assert promises(decision) == {"head": NOW + 100}
     assert [(each.unit, each.gainer) for each in decision.evictions] == [("low", "brief")]
+
+
+def test_who_was_refused_before_somebody_was_told_to_go_does_not_speak_for_who_comes_after():
+    """`claim` takes back one GPU and a gang of four goes whole; the last counts on what is left."""
+    world = preempting.World(
+        [preempting.node("n", 4)], [Queue("a", guarantee={"gpu": 1000}, reserve=0), Queue("b")]
+    )
+    world.start(
+        preempting.unit("gang", "b", members=4), preempting.unit("low", "a", gpus=0, priority=1)
+    )
+    pair = [
+        preempting.unit(key, "a", gpus=2, submitted=at) for key, at in (("early", 0.0), ("late", 2))
+    ]
+    world.wait(*pair, preempting.unit("claim", "a", submitted=1.0)).decide()
+    assert world.evicted == {"gang": 4}
+    assert {each.unit for each in world.decision.nominations} == {"claim", "late"}
+
+
+def test_whom_a_quota_kept_waiting_does_not_speak_for_who_comes_after_somebody_was_told_to_go():
+    """The same where there is room, but all that the two queues may use together is used."""
+    queues = [
+        Queue("p", limit={"gpu": 4000}),
+        Queue("a", "p", guarantee={"gpu": 1000}, reserve=0),
+        Queue("b", "p"),
+    ]
+    world = preempting.World([preempting.node("n", 8)], queues)
+    world.start(
+        preempting.unit("gang", "b", members=4), preempting.unit("low", "a", gpus=0, priority=1)
+    )
+    pair = [
+        preempting.unit(key, "a", gpus=2, submitted=at) for key, at in (("early", 0.0), ("late", 2))
+    ]
+    world.wait(*pair, preempting.unit("claim", "a", submitted=1.0)).decide()
+    assert world.evicted == {"gang": 4}
+    assert {each.unit for each in world.decision.nominations} == {"claim", "late"}
