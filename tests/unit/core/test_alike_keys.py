@@ -3,6 +3,8 @@
 `tests/properties/test_alike.py` decides random cases with and without remembering.
 """
 
+import pytest
+
 from tests.unit.core import preempting
 from tests.unit.core.test_reserve import NOW, promises, role, runs, snapshot, started, unit
 from windlass.core.cycle import decide
@@ -15,10 +17,12 @@ from windlass.core.facts import (
     Running,
     Seat,
     Spread,
+    Unit,
 )
 
 APP = (("app", "x"),)
 NEAR = Affinity("host", (Requirement("app", "In", ("x",)),))
+APART = Affinity("host", (Requirement("app", "In", ("x",)),), anti=True)
 
 
 def host(name, cpu=8) -> Node:
@@ -97,7 +101,8 @@ def test_whom_a_quota_and_a_promise_keep_waiting_does_not_speak_for_one_that_end
     assert [(each.unit, each.gainer) for each in decision.evictions] == [("low", "brief")]
 
 
-def test_who_was_refused_before_somebody_was_told_to_go_does_not_speak_for_who_comes_after():
+@pytest.mark.parametrize("terms", [(), (APART,)], ids=["passed over", "asked in turn"])
+def test_who_was_refused_before_somebody_was_told_to_go_does_not_speak_for_who_comes_after(terms):
     """`claim` takes back one GPU and a gang of four goes whole; the last counts on what is left."""
     world = preempting.World(
         [preempting.node("n", 4)], [Queue("a", guarantee={"gpu": 1000}, reserve=0), Queue("b")]
@@ -106,7 +111,8 @@ def test_who_was_refused_before_somebody_was_told_to_go_does_not_speak_for_who_c
         preempting.unit("gang", "b", members=4), preempting.unit("low", "a", gpus=0, priority=1)
     )
     pair = [
-        preempting.unit(key, "a", gpus=2, submitted=at) for key, at in (("early", 0.0), ("late", 2))
+        Unit(key, "a", (preempting.role(1, 2, affinities=terms),), submitted=at)
+        for key, at in (("early", 0.0), ("late", 2.0))
     ]
     world.wait(*pair, preempting.unit("claim", "a", submitted=1.0)).decide()
     assert world.evicted == {"gang": 4}
