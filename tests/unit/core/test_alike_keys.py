@@ -7,6 +7,7 @@ import pytest
 
 from tests.unit.core import preempting
 from tests.unit.core.test_reserve import NOW, promises, role, runs, snapshot, started, unit
+from windlass.core import foresight
 from windlass.core.cycle import decide
 from windlass.core.facts import (
     Affinity,
@@ -136,3 +137,24 @@ def test_whom_a_quota_kept_waiting_does_not_speak_for_who_comes_after_somebody_w
     world.wait(*pair, preempting.unit("claim", "a", submitted=1.0)).decide()
     assert world.evicted == {"gang": 4}
     assert {each.unit for each in world.decision.nominations} == {"claim", "late"}
+
+
+@pytest.mark.parametrize(
+    ("rules", "low"),
+    [({}, False), ({}, True), ({"limit": {"gpu": 2000}}, False)],
+    ids=["no room", "whom it may stop is no help", "a quota"],
+)
+@pytest.mark.parametrize("many", [0, foresight.MANY], ids=["at one look", "one by one"])
+def test_who_was_refused_before_a_start_was_withheld_is_asked_again(rules, low, many, monkeypatch):
+    """`mine` needs one of the two GPUs on which `late` is about to start; `small` fits on the
+    other. It was told to wait for another reason in each case."""
+    monkeypatch.setattr(foresight, "MANY", many)
+    queues = [Queue("a", guarantee={"gpu": 1000}), Queue("b", reserve=0, **rules)]
+    world = preempting.World([preempting.node("n", 2)], queues)
+    if low:
+        world.start(preempting.unit("low", "b", gpus=0, priority=1))
+    world.wait(preempting.unit("head", "a", gpus=9, priority=90), preempting.unit("mine", "a"))
+    world.wait(
+        preempting.unit("late", "b", gpus=2), preempting.unit("small", "b", submitted=1.0)
+    ).decide()
+    assert {each.unit for each in world.decision.placements} == {"mine", "small"}
