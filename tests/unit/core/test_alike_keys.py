@@ -11,6 +11,7 @@ from windlass.core import foresight
 from windlass.core.cycle import decide
 from windlass.core.facts import (
     Affinity,
+    Constraint,
     Node,
     Preference,
     Queue,
@@ -24,6 +25,8 @@ from windlass.core.facts import (
 APP = (("app", "x"),)
 NEAR = Affinity("host", (Requirement("app", "In", ("x",)),))
 APART = Affinity("host", (Requirement("app", "In", ("x",)),), anti=True)
+
+EITHER_WAY = pytest.mark.parametrize("many", [0, foresight.MANY], ids=["at one look", "one by one"])
 
 
 def host(name, cpu=8) -> Node:
@@ -74,12 +77,13 @@ def test_with_terms_each_unit_is_tried_as_it_would_rather_sit():
     assert started(decision) == {"there"}
 
 
-def test_who_would_delay_a_promise_does_not_speak_for_one_that_ends_before():
+@pytest.mark.parametrize("terms", [(), (APART,)], ids=["passed over", "asked in turn"])
+def test_who_would_delay_a_promise_does_not_speak_for_one_that_ends_before(terms):
     """They ask for the same and differ only in how long they run; the head needs both nodes."""
     busy = runs("busy", "a", end=NOW + 100)
     head = unit("head", role(2, 8), expected=100.0)
     others = [
-        unit(key, role(1, 4), expected=seconds, submitted=at)
+        unit(key, role(1, 4, affinities=terms), expected=seconds, submitted=at)
         for key, seconds, at in (("long", 900.0, 1.0), ("brief", 50.0, 2.0))
     ]
     decision = decide(snapshot([host("a"), host("b")], [busy], [head, *others]), NOW)
@@ -103,8 +107,12 @@ def test_whom_a_quota_and_a_promise_keep_waiting_does_not_speak_for_one_that_end
 
 
 @pytest.mark.parametrize("terms", [(), (APART,)], ids=["passed over", "asked in turn"])
-def test_who_was_refused_before_somebody_was_told_to_go_does_not_speak_for_who_comes_after(terms):
+@EITHER_WAY
+def test_who_was_refused_before_somebody_was_told_to_go_does_not_speak_for_who_comes_after(
+    terms, many, monkeypatch
+):
     """`claim` takes back one GPU and a gang of four goes whole; the last counts on what is left."""
+    monkeypatch.setattr(foresight, "MANY", many)
     world = preempting.World(
         [preempting.node("n", 4)], [Queue("a", guarantee={"gpu": 1000}, reserve=0), Queue("b")]
     )
@@ -144,7 +152,7 @@ def test_whom_a_quota_kept_waiting_does_not_speak_for_who_comes_after_somebody_w
     [({}, False), ({}, True), ({"limit": {"gpu": 2000}}, False)],
     ids=["no room", "whom it may stop is no help", "a quota"],
 )
-@pytest.mark.parametrize("many", [0, foresight.MANY], ids=["at one look", "one by one"])
+@EITHER_WAY
 def test_who_was_refused_before_a_start_was_withheld_is_asked_again(rules, low, many, monkeypatch):
     """`mine` needs one of the two GPUs on which `late` is about to start; `small` fits on the
     other. It was told to wait for another reason in each case."""
@@ -158,3 +166,22 @@ def test_who_was_refused_before_a_start_was_withheld_is_asked_again(rules, low, 
         preempting.unit("late", "b", gpus=2), preempting.unit("small", "b", submitted=1.0)
     ).decide()
     assert {each.unit for each in world.decision.placements} == {"mine", "small"}
+
+
+def test_whom_a_quota_keeps_waiting_as_another_has_the_same_right_to_look_twice():
+    """Both may take back what b borrows. First that is `low`, which is not where they must be; once
+    `strong` is promised its room, `r1` and `r2` hold what is borrowed."""
+    queues = [
+        Queue("p", limit={"gpu": 4000}),
+        Queue("a", "p", guarantee={"gpu": 2000}, weight=9),
+        Queue("b", "p", guarantee={"gpu": 2000}),
+    ]
+    world = preempting.World([preempting.node("n1", 2), preempting.node("n2", 2)], queues)
+    world.run(preempting.unit("low", "b", gpus=2, priority=1), "n2")
+    for key in ("r1", "r2"):
+        world.run(preempting.unit(key, "b", priority=10), "n1")
+    there = Constraint(names=frozenset(("n1",)))
+    world.wait(*(preempting.unit(key, "a", constraint=there) for key in ("mine1", "mine2")))
+    world.wait(preempting.unit("strong", "b", gpus=2, priority=90)).decide()
+    assert world.evicted == {"low": 1, "r1": 1, "r2": 1}
+    assert {each.unit for each in world.decision.nominations} == {"strong", "mine1", "mine2"}
