@@ -16,6 +16,7 @@ from windlass.core.facts import (
     Preference,
     Queue,
     Requirement,
+    Reservation,
     Running,
     Seat,
     Spread,
@@ -185,3 +186,17 @@ def test_whom_a_quota_keeps_waiting_as_another_has_the_same_right_to_look_twice(
     world.wait(preempting.unit("strong", "b", gpus=2, priority=90)).decide()
     assert world.evicted == {"low": 1, "r1": 1, "r2": 1}
     assert {each.unit for each in world.decision.nominations} == {"strong", "mine1", "mine2"}
+
+
+def test_who_was_promised_a_start_is_asked_itself_whatever_another_of_its_kind_was_told():
+    """The other came first, finds no room and may be promised nothing; who runs ends earlier than
+    it said when the promise was made."""
+    waiting = [
+        unit(key, role(1, 8), expected=100.0, submitted=at)
+        for key, at in (("other", 0.0), ("promised", 1.0))
+    ]
+    before = [Reservation("promised", NOW + 100, (Seat("w", 0, "a"),))]
+    queues = [Queue("q", reserve=1)]
+    running = [runs("busy", "a", end=NOW + 50)]
+    decision = decide(snapshot([host("a")], running, waiting, queues, before), NOW)
+    assert promises(decision) == {"promised": NOW + 50}
