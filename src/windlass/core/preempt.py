@@ -248,8 +248,9 @@ def _attempt(cycle: Cycle, ask: Ask, over: frozenset[str], failure: Failure | No
     known = desk.refused.get(kind)
     if known is not None and ask.members >= known.members and rank >= known.rank:
         desk.why = known.why
-        left = len(cycle.evictions) > known.told  # nobody else may be stopped than before
-        return left and _find_left(cycle, ask, over, entitled=entitled)
+        if len(cycle.evictions) == known.told or cycle.work.exhausted:
+            return False
+        return _find_left(cycle, ask, over, entitled=entitled)
     if entitled or failure is None or _might_help(cycle, ask, standing, failure):
         if not cycle.work.exhausted and _find_room(cycle, ask, over, entitled=entitled):
             return True
