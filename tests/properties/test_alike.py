@@ -74,6 +74,69 @@ def _world(seed: int) -> Facts:
     return dataclasses.replace(after, waiting=(*after.waiting, *units[first:]), reservations=())
 
 
+def pressed() -> st.SearchStrategy[Facts]:
+    return st.builds(_pressed, st.integers(0, 1 << 32))
+
+
+def _pressed(seed: int) -> Facts:
+    """A few kinds, several units of each, in front of a cluster full of those whom some of them
+    may stop. What one is told is told to the next until somebody goes, a promise is given or a
+    start is withheld: all of that happens here between the turns of one kind.
+
+    All wait in one queue. Between queues it does matter who is passed over: a head that surely
+    waits does not keep the next of its line from a turn, and who is asked in turn does."""
+    throw = generators.dice(seed, "pressed")
+    nodes = tuple(_node(i, throw) for i in range(throw.randint(2, 4)))
+    gpus = sum(len(node.devices) for node in nodes)
+    both = Queue("p", limit={"gpu": 1000 * (gpus - 1)} if throw.one_in(3) else {})
+    children = tuple(
+        Queue(
+            name,
+            "p",
+            guarantee={"gpu": 1000 * throw.randint(1, 3)} if name == "a" else {},
+            limit={"gpu": 1000 * throw.randint(2, 6)} if throw.one_in(4) else {},
+            reserve=throw.choice((0, 0, 1)),
+            **_rules(generators.dice(seed, "rules", name)),
+        )
+        for name in ("a", "b")
+    )
+    fillers = tuple(
+        _of_kind(_kind(throw, throw.choice("abb"), 10), f"r{i:02}", throw) for i in range(9)
+    )
+    early = Facts(nodes, (both, *children), waiting=fillers, levels=generators.LEVELS)
+    after = carry.carry_out(early, cycle.decide(state.build(early), 0.0), 0.0)
+    running = tuple(each for each in after.running if not throw.one_in(6))
+    kinds = [
+        _kind(throw, "a", throw.choice((50, 50, 50, 10, 90))) for _ in range(throw.randint(2, 4))
+    ]
+    waiting = tuple(_of_kind(throw.choice(kinds), f"u{i:02}", throw) for i in range(10))
+    return dataclasses.replace(after, running=running, waiting=waiting, reservations=())
+
+
+def _kind(throw: generators.Dice, queue: str, priority: int) -> Unit:
+    """Small or large, of any right; now and then without devices, so that whoever may stop it
+    finds somebody and no room."""
+    model = _model(throw)
+    unit = dataclasses.replace(
+        _role(model, devices=()) if throw.one_in(5) else model,
+        priority=priority,
+        preemptible=not throw.one_in(5),
+        preempts=not throw.one_in(5),
+    )
+    unit = throw.choice(_CHANGES)(unit, throw) if throw.one_in(3) else unit
+    return dataclasses.replace(unit, queue=queue)
+
+
+def _of_kind(unit: Unit, key: str, throw: generators.Dice) -> Unit:
+    """How long it runs makes nobody another kind, but decides which promises are in its way."""
+    return dataclasses.replace(
+        unit,
+        key=key,
+        submitted=float(throw.randint(0, 9)),
+        expected=throw.choice((None, 30.0, 150.0, 300.0, 900.0)),
+    )
+
+
 def _rules(throw: generators.Dice) -> dict[str, Any]:
     """Mostly those of a plain queue, so that it is what units ask for that makes them differ."""
     found: dict[str, Any] = {}
@@ -194,7 +257,7 @@ _CHANGES = (
 
 
 @cases(400, 6000)
-@given(worlds(), st.sampled_from((Policy(), QUIET)))
+@given(st.one_of(worlds(), pressed()), st.sampled_from((Policy(), QUIET)))
 def test_a_core_that_remembers_nothing_decides_the_same(facts: Facts, policy: Policy) -> None:
     for number in range(ROUNDS):  # then victims are on their way, and promises are out
         now = NOW + 10 * number

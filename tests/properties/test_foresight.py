@@ -32,7 +32,7 @@ def _full(seed: int, nodes: int, running: int) -> Facts:
 @given(
     st.one_of(
         full(), full(), generators.facts(), generators.facts(taste=generators.BUNDLED),
-        test_alike.worlds(),
+        test_alike.worlds(), test_alike.pressed(),
     ),
     generators.policies,
 )  # fmt: skip

@@ -56,6 +56,8 @@ class Refusal:
     members: int
     rank: order.Key
     why: str
+    told: int
+    """Evictions until then. Who is told to go since leaves something to count on."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -246,14 +248,16 @@ def _attempt(cycle: Cycle, ask: Ask, over: frozenset[str], failure: Failure | No
     known = desk.refused.get(kind)
     if known is not None and ask.members >= known.members and rank >= known.rank:
         desk.why = known.why
-        return False
+        if len(cycle.evictions) == known.told or cycle.work.exhausted:
+            return False
+        return _find_left(cycle, ask, over, entitled=entitled)
     if entitled or failure is None or _might_help(cycle, ask, standing, failure):
         if not cycle.work.exhausted and _find_room(cycle, ask, over, entitled=entitled):
             return True
     else:
         desk.why = NOT_ENOUGH
     if known is None or ask.members <= known.members:
-        desk.refused[kind] = Refusal(ask.members, rank, desk.why)
+        desk.refused[kind] = Refusal(ask.members, rank, desk.why, len(cycle.evictions))
     return False
 
 
@@ -350,6 +354,16 @@ def _find_room(cycle: Cycle, ask: Ask, over: frozenset[str], *, entitled: bool) 
     if entitled:
         cycle.desk.hopes[key] = freeing.without(cycle, base, pool)
     return False
+
+
+def _find_left(cycle: Cycle, ask: Ask, over: frozenset[str], *, entitled: bool) -> bool:
+    """As `_find_room`, for a unit for which it is in vain to stop anybody else."""
+    outlook = cycle.departures.outlook()
+    if outlook is None or not _may_suffice(cycle, ask.unit, outlook):
+        return False
+    claim = _claim(cycle, ask, over, entitled=entitled)
+    anybody = claim.inside or victims.has_outranked(cycle, claim) or victims.pool(cycle, claim)
+    return bool(anybody) and _count_on_others(cycle, claim)
 
 
 def _count_on_others(cycle: Cycle, claim: Claim) -> bool:
