@@ -24,7 +24,7 @@ def test_a_unit_counts_with_the_age_of_its_last_look_and_no_less_than_it_had(bef
 
 @given(st.floats(0, 1e7), st.floats(0, 1e7), st.floats(0, 1e6), st.floats(0, 0.999))
 def test_until_the_next_look_its_rank_does_not_change(before, ran, alone, part):
-    ahead = looks.next_look(ran, 0.0, before, alone)
+    (ahead,) = looks.next_looks(ran, np.zeros(1), np.array([before]), np.array([alone])).tolist()
     assert ahead > ran
     between = ran + part * (ahead - ran)
     assume(ahead - between > 1e-4)
