@@ -31,11 +31,8 @@ Mask = npt.NDArray[np.bool_]
 class Row:
     """The changing numbers of one node's devices."""
 
-    compute: Ints
-    memory: Ints
-    mode: Ints
-    used: Ints
-    """Slots of a ratio, or the bits of occupied slices."""
+    numbers: Ints
+    """As in `Bank`."""
     unlocked: int
 
 
@@ -58,9 +55,7 @@ class Bank:
         """Of a part: what it is a part of, and which nodes."""
         width = max((len(node.devices) for node in nodes), default=0)
         shape = (len(nodes), width)
-        self.compute, self.memory, self.mode, self.used = (
-            np.zeros(shape, np.int64) for _ in "cmou"
-        )
+        self._keep(np.zeros((4, *shape), np.int64))
         for i, (compute, memory) in enumerate(_of_each(nodes, _sizes)):
             self.compute[i, : len(compute)], self.memory[i, : len(memory)] = compute, memory
         self._full = (self.compute.copy(), self.memory.copy())
@@ -76,10 +71,15 @@ class Bank:
         self._exact: dict[object, int] = {}
         self._served: dict[tuple[int, DeviceRequest], list[int]] = {}
 
+    def _keep(self, numbers: Ints) -> None:
+        """What changes, by node and device. In one array: most is done to all four at once."""
+        self._numbers = numbers
+        self.compute, self.memory, self.mode, self.used = numbers
+        """Of the last: slots of a ratio, or the bits of occupied slices."""
+
     def fork(self) -> Bank:
         twin = copy.copy(self)
-        twin.compute, twin.memory = self.compute.copy(), self.memory.copy()
-        twin.mode, twin.used = self.mode.copy(), self.used.copy()
+        twin._keep(self._numbers.copy())
         twin.unlocked = self.unlocked.copy()
         return twin
 
@@ -90,8 +90,7 @@ class Bank:
         twin._layout = self._layout[where]
         twin._full = (self._full[0][where], self._full[1][where])
         twin._whole, twin._eligible = (self, where), {}
-        twin.compute, twin.memory = self.compute[where], self.memory[where]
-        twin.mode, twin.used = self.mode[where], self.used[where]
+        twin._keep(self._numbers.take(where, axis=1))
         twin.unlocked = self.unlocked[where]
         return twin
 
@@ -120,8 +119,8 @@ class Bank:
     def emptied(self) -> Bank:
         """As if nobody held anything."""
         twin = copy.copy(self)
-        twin.compute, twin.memory = (each.copy() for each in self._full)
-        twin.mode, twin.used = np.zeros_like(self.mode), np.zeros_like(self.used)
+        twin._keep(np.zeros_like(self._numbers))
+        twin.compute[:], twin.memory[:] = self._full
         twin.unlocked = (self._full[0] > 0).sum(axis=1)
         return twin
 
@@ -186,12 +185,9 @@ class Bank:
         if not self.devices[node]:
             return 0
         row = self.row(node)
-        state = (
-            row.compute.tobytes() + row.memory.tobytes() + row.mode.tobytes() + row.used.tobytes()
-        )
         most = len(self.devices[node]) * _MOST_PARTS
         room = {numa: min(count, most) for numa, count in room.items()}
-        key = (shape.id, int(self._layout[node]), state, tuple(room.items()))
+        key = (shape.id, int(self._layout[node]), row.numbers.tobytes(), tuple(room.items()))
         found = self._exact.get(key)
         if found is None:
             found = 0
@@ -233,10 +229,7 @@ class Bank:
         owned = self.devices[node]
         view = choosing.View(
             owned,
-            self.compute[node].tolist(),
-            self.memory[node].tolist(),
-            self.mode[node].tolist(),
-            self.used[node].tolist(),
+            *self._numbers[:, node].tolist(),
             [self._serving(node, request) for request in shape.requests],
             wished,
         )
@@ -366,14 +359,10 @@ class Bank:
         return mode == wanted and (wanted == SHARED or used < grant.ratio)
 
     def row(self, node: int) -> Row:
-        return Row(
-            self.compute[node].copy(), self.memory[node].copy(),
-            self.mode[node].copy(), self.used[node].copy(), int(self.unlocked[node]),
-        )  # fmt: skip
+        return Row(self._numbers[:, node].copy(), self.unlocked.item(node))
 
     def restore(self, node: int, row: Row) -> None:
-        self.compute[node], self.memory[node] = row.compute, row.memory
-        self.mode[node], self.used[node] = row.mode, row.used
+        self._numbers[:, node] = row.numbers
         self.unlocked[node] = row.unlocked
 
     def shareable(self) -> Mask:
@@ -399,13 +388,7 @@ class Bank:
     def carry_over(self, old: Bank, was: Ints, now: Ints) -> None:
         """These nodes of another bank stand here under other numbers, as full as there."""
         width = min(old.compute.shape[1], self.compute.shape[1])
-        for mine, other in (
-            (self.compute, old.compute),
-            (self.memory, old.memory),
-            (self.mode, old.mode),
-            (self.used, old.used),
-        ):
-            mine[now, :width] = other[was, :width]
+        self._numbers[:, now, :width] = old._numbers[:, was, :width]
         self.unlocked[now] = old.unlocked[was]
 
 
