@@ -510,7 +510,7 @@ class Cluster:
         self._undo.clear()
 
     def _remember(self, node: int) -> None:
-        ports = tuple(port for port, where in self.ports.items() if node in where)
+        ports = tuple([port for port, where in self.ports.items() if node in where])
         self._undo.append((node, self.free[:, node].copy(), self.bank.row(node), ports))
 
     def serves(self, role: Role, seat: Seat) -> bool:

@@ -40,6 +40,8 @@ Room = dict[int, int]
 """Of one node: NUMA node -> members of a shape that its CPU and memory still do for; one that is
 not named does for any number."""
 
+_GONE = np.array([[0], [0], [HELD]])
+"""Compute, memory and mode of devices that are taken whole."""
 _MANY_DEVICES, _FEW_OF = 1024, 4
 """Of so many, less than such a part is looked at one by one."""
 _MOST_PARTS = 128
@@ -69,7 +71,7 @@ class Bank:
         self._eligible: dict[DeviceRequest, Mask] = {}
         self._any: dict[DeviceRequest, bool] = {}
         self._exact: dict[object, int] = {}
-        self._served: dict[tuple[int, DeviceRequest], list[int]] = {}
+        self._served: dict[tuple[int, int], list[list[int]]] = {}
 
     def _keep(self, numbers: Ints) -> None:
         """What changes, by node and device. In one array: most is done to all four at once."""
@@ -226,17 +228,18 @@ class Bank:
     ) -> tuple[Grant, ...] | None:
         """Grants for one member, taken, also out of the room beside them; None (and nothing taken)
         when they do not fit. A share is of the wished device where that is possible."""
-        owned = self.devices[node]
-        view = choosing.View(
-            owned,
-            *self._numbers[:, node].tolist(),
-            [self._serving(node, request) for request in shape.requests],
-            wished,
-        )
-        grants = choosing.choose(view, shape.requests, shape.bundle, room)
-        if grants is None:
+        numbers, serving = self._numbers[:, node].tolist(), self._serving(node, shape)
+        view = choosing.View(self.devices[node], *numbers, serving, wished)
+        found = choosing.choose(view, shape.requests, shape.bundle, room)
+        if not found:
             return None
-        self.move(node, grants, -1)
+        if len(found) > 1 and len(shape.requests) == 1:  # so these are whole, and nobody's yet
+            self._numbers[:3, node, [j for j, _ in found]] = _GONE
+            self.unlocked[node] -= len(found)
+        else:
+            for j, grant in found:
+                self._move_one(node, j, grant, -1)
+        grants = tuple([grant for _, grant in found])
         if room:
             numa = self.numa_of(node, grants)
             if numa in room:
@@ -249,20 +252,24 @@ class Bank:
         found = {self.devices[node][j].numa for j in places if j is not None}
         return found.pop() if len(found) == 1 else -1
 
-    def _serving(self, node: int, request: DeviceRequest) -> list[int]:
-        """Which of a node's devices could serve a request; the same for nodes that look alike."""
-        key = (int(self._layout[node]), request)
+    def _serving(self, node: int, shape: Shape) -> list[list[int]]:
+        """Per request of a member, which of a node's devices could serve it; the same for nodes
+        that look alike."""
+        key = (self._layout.item(node), shape.id)
         found = self._served.get(key)
         if found is None:
-            owned = enumerate(self.devices[node])
-            found = [j for j, device in owned if choosing.serves(device, request)]
-            self._served[key] = found
+            owned = self.devices[node]
+            found = self._served[key] = [
+                [j for j, device in enumerate(owned) if choosing.serves(device, request)]
+                for request in shape.requests
+            ]
         return found
 
     def move(self, node: int, grants: Sequence[Grant], sign: int) -> None:
         """Takes (-1) or gives back (+1) what grants say."""
+        place = self.place[node]
         for grant in grants:
-            j = self.place[node].get(grant.device)
+            j = place.get(grant.device)
             if j is not None:
                 self._move_one(node, j, grant, sign)
 
@@ -284,9 +291,9 @@ class Bank:
 
     def footprint(self, node: int, grants: Sequence[Grant]) -> list[tuple[int, int, int, int, int]]:
         """Grants as rows for `shift`: the device's flat number, compute, memory, used, mode."""
-        width, rows = self.compute.shape[1], []
+        place, width, rows = self.place[node], self.compute.shape[1], []
         for grant in grants:
-            j = self.place[node].get(grant.device)
+            j = place.get(grant.device)
             if j is not None:
                 mode, used = self._mark(node, j, grant)
                 rows.append((node * width + j, grant.compute, grant.memory, used, mode))
