@@ -101,7 +101,7 @@ def run(snapshot: Snapshot, now: float, policy: Policy) -> Cycle:
 
 
 Turn = tuple[tuple[int, ...], str, int, Unit]
-"""Rank, queue, after how many moves it was ranked, and the queue's head."""
+"""Rank, queue, its last move when it was ranked, and the queue's head."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -239,11 +239,11 @@ class Cycle:
         for name in lines:
             self._queue_up(turns, lines, name)
         while turns:
-            rank, name, moves, unit = heapq.heappop(turns)
-            if moves != self.memory.moves and name in self.tree.queues:
+            rank, name, ranked, unit = heapq.heappop(turns)
+            if name in self.tree.queues and ranked != self.tree.last_move(name):
                 now = self._rank(name, unit)
                 if rank < now:  # others moved meanwhile: look again
-                    heapq.heappush(turns, (now, name, self.memory.moves, unit))
+                    heapq.heappush(turns, (now, name, self.tree.last_move(name), unit))
                     continue
             yield unit
             self._queue_up(turns, lines, name)
@@ -251,8 +251,9 @@ class Cycle:
     def _queue_up(self, turns: list[Turn], lines: dict[str, Iterator[Unit]], name: str) -> None:
         unit = self._next(name, lines[name])
         if unit is not None:
-            rank = self._rank(name, unit) if name in self.tree.queues else ()
-            heapq.heappush(turns, (rank, name, self.memory.moves, unit))
+            known = name in self.tree.queues
+            rank, ranked = (self._rank(name, unit), self.tree.last_move(name)) if known else ((), 0)
+            heapq.heappush(turns, (rank, name, ranked, unit))
 
     def _next(self, name: str, line: Iterator[Unit]) -> Unit | None:
         """Who may have something to hope for; those before it are told why they wait."""
