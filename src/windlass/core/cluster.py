@@ -573,7 +573,7 @@ class Cluster:
     def nodes_in(self, level: int, domain: int) -> Ints:
         """The nodes of one domain of a level, ascending."""
         ids, starts = self._bounds(level)
-        at = int(np.searchsorted(ids, domain))
+        at = int(ids.searchsorted(domain))
         return np.arange(starts[at], starts[at + 1])
 
     def _bounds(self, level: int) -> tuple[Ints, Ints]:
@@ -594,6 +594,6 @@ def _fit_amounts(shape: Shape, amounts: Ints, where: Ints | slice) -> Ints:
         return np.full(amounts[:0, where].shape[1:], _MANY, np.int64)
     if not isinstance(where, slice) and len(where) <= _FEW_NODES:
         columns, each = shape.in_arrays
-        return np.asarray((amounts[columns[:, None], where] // each).min(axis=0))
+        return np.asarray(np.minimum.reduce(amounts[columns, where] // each, axis=0))
     parts = (amounts[column][where] // need for column, need in shape.needs)
     return functools.reduce(lambda fit, part: np.minimum(fit, part, out=fit), parts)

@@ -576,9 +576,10 @@ class Cycle:
             alone = predict.EAGER.left_alone(before)
             yield looks.next_look(self.now, running.started, before, alone)
 
-    def _verdicts(self) -> Iterator[Verdict]:
-        for key in sorted(self.waits()):
-            yield verdicts.addressed(self.verdicts[key], key)
+    def _verdicts(self) -> list[Verdict]:
+        alike.tell_the_rest(self)
+        known, addressed = self.verdicts, verdicts.addressed
+        return [addressed(known[key], key) for key in sorted(known.keys() - self.placements.keys())]
 
 
 def _as_told_to(failure: Failure, wishes: Sequence[Wish]) -> Failure:

@@ -52,9 +52,9 @@ class Shape:
 
     @functools.cached_property
     def in_arrays(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """What it needs: the columns, and below one another the amounts."""
+        """What it needs, below one another: the columns, and the amounts."""
         columns, each = zip(*self.needs, strict=True)
-        return np.array(columns, np.int64), np.array(each, np.int64)[:, None]
+        return np.array(columns, np.int64)[:, None], np.array(each, np.int64)[:, None]
 
     @property
     def resource_class(self) -> str:
