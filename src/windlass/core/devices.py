@@ -128,25 +128,33 @@ class Bank:
 
     def fit_request(self, request: DeviceRequest, where: Ints | slice) -> Ints:
         """Members that each node takes of one request alone."""
-        if request.form == "whole" and self._serves_all(request):
+        form = request.form
+        if form == "whole" and self._serves_all(request):
             return self.unlocked[where] // request.count
         mode = self.mode[where]
-        if request.form == "share" and self._serves_all(request):
+        if form == "share" and self._serves_all(request):
             return _fit_shares(request, mode <= SHARED, self.compute[where], self.memory[where])
         eligible = self.eligible(request)[where]
-        if request.form == "whole":
+        if form == "whole":
             return self._fit_whole(request, where, eligible & (mode == UNLOCKED))
-        if request.form == "ratio":
+        if form == "ratio":
             slots = np.where(mode == UNLOCKED, request.ratio, 0)
             locked = mode == RATIO + request.ratio
             slots = np.where(locked, request.ratio - self.used[where], slots)
             return arrays.row_sums(np.where(eligible, slots, 0))
-        if request.form == "share":
+        if form == "share":
             usable = eligible & (mode <= SHARED)
             return _fit_shares(request, usable, self.compute[where], self.memory[where])
         nodes = np.arange(len(self.mode))[where].tolist()
         return np.array([self._fit_partitions(request, node, eligible[i])
                          for i, node in enumerate(nodes)], np.int64)  # fmt: skip
+
+    def whole_devices(self, shape: Shape) -> int | None:
+        """How many each member of a plain shape takes, if it may be any that nobody holds."""
+        if not shape.requests:
+            return 0
+        (request,) = shape.requests
+        return request.count if request.form == "whole" and self._serves_all(request) else None
 
     def _serves_all(self, request: DeviceRequest) -> bool:
         """Whether every device could serve the request, and all of them are of one model."""
@@ -228,8 +236,9 @@ class Bank:
     ) -> tuple[Grant, ...] | None:
         """Grants for one member, taken, also out of the room beside them; None (and nothing taken)
         when they do not fit. A share is of the wished device where that is possible."""
-        numbers, serving = self._numbers[:, node].tolist(), self._serving(node, shape)
-        view = choosing.View(self.devices[node], *numbers, serving, wished)
+        compute, memory, mode, used = self._numbers[:, node].tolist()
+        serving = self._serving(node, shape)
+        view = choosing.View(self.devices[node], compute, memory, mode, used, serving, wished)
         found = choosing.choose(view, shape.requests, shape.bundle, room)
         if not found:
             return None
