@@ -165,6 +165,7 @@ class Cycle:
         self._blocked: set[tuple[str, str]] = set()
         """(strict queue, resource class) whose head waits."""
         self.ledger = releases.Ledger(snapshot.releases)
+        self._asked = snapshot.cluster.asked
         self._needs: dict[str, Sums] = {}
         self._expected: dict[str, tuple[Unit, float | None]] = {}
         self._most: dict[int, int] = {}
@@ -446,12 +447,11 @@ class Cycle:
 
     def asked(self, unit: Unit) -> Asked:
         """What the unit asks for; kept with the line as long as it waits there."""
-        kept = self.scene.cluster.asked
-        known = kept.get(unit.key)
+        known = self._asked.get(unit.key)
         if known is None or known.unit is not unit:
             known = asked.tell(self.scene.cluster, unit)
             if self.snapshot.waiting.get(unit.key) is unit:
-                kept[unit.key] = known
+                self._asked[unit.key] = known
         return known
 
     def need(self, unit: Unit) -> Sums:
