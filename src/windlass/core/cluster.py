@@ -468,12 +468,15 @@ class Cluster:
         """Gives back (+1) or takes (-1) rows of `releases` all at once; there is no undo."""
         if not members.shape[1] and not devices.shape[1]:
             return
-        changed = np.zeros(len(self), np.bool_)
-        changed[members[0]] = True
-        for column, amounts in enumerate(members[1:]):
-            np.add.at(self.free[column], members[0], sign * amounts)
-        changed[self.bank.shift(devices, sign)] = True
-        self._touched += np.flatnonzero(changed).tolist()
+        where = members[0]
+        if len(where) == 1:  # as mostly
+            self.free[:, where.item()] += sign * members[1:, 0]
+        else:
+            for column, amounts in enumerate(members[1:]):
+                np.add.at(self.free[column], where, sign * amounts)
+        if len(where) > _FEW_NODES:
+            where = arrays.distinct(where, len(self))
+        self._touched += {*where.tolist(), *self.bank.shift(devices, sign).tolist()}
 
     def touch(self, nodes: Ints) -> None:
         """Somebody else wrote what is free there."""
