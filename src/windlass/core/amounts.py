@@ -6,7 +6,7 @@ quarter of a device. Thousandths, rounded up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -31,22 +31,23 @@ def of_wishes(cluster: Cluster, wishes: Iterable[Wish]) -> Sums:
     return sums
 
 
-def of_seats(cluster: Cluster, roles: Iterable[Role], seats: Iterable[Seat]) -> Sums:
+def of_seats(cluster: Cluster, roles: Iterable[Role], seats: Sequence[Seat]) -> Sums:
     """What placed members hold, with the models they were really given."""
-    by_name = {role.name: role for role in roles}
     sums: Sums = {}
-    for seat in seats:
-        role = by_name.get(seat.role)
-        if role is None:
+    for role in roles:
+        own = [seat for seat in seats if seat.role == role.name]
+        if not own:
             continue
         for name, amount in role.needs.items():
-            sums[name] = sums.get(name, 0) + amount
+            sums[name] = sums.get(name, 0) + amount * len(own)
         for request in role.devices:
-            part = charge(cluster, request)
-            sums[request.kind] = sums.get(request.kind, 0) + part
-            model = _model(cluster, seat, request.kind)
-            if model:
-                sums[f"{request.kind}/{model}"] = sums.get(f"{request.kind}/{model}", 0) + part
+            kind, part = request.kind, charge(cluster, request)
+            sums[kind] = sums.get(kind, 0) + part * len(own)
+            for seat in own:
+                model = _model(cluster, seat, kind)
+                if model:
+                    name = f"{kind}/{model}"
+                    sums[name] = sums.get(name, 0) + part
     return sums
 
 
@@ -79,8 +80,9 @@ def _model(cluster: Cluster, seat: Seat, kind: str) -> str:
     node = cluster.index.get(seat.node)
     if node is None:
         return ""
+    place, devices = cluster.bank.place[node], cluster.bank.devices[node]
     for grant in seat.grants:
-        j = cluster.bank.place[node].get(grant.device)
-        if j is not None and cluster.bank.devices[node][j].kind == kind:
-            return str(cluster.bank.devices[node][j].model)
+        j = place.get(grant.device)
+        if j is not None and devices[j].kind == kind:
+            return str(devices[j].model)
     return ""

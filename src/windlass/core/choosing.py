@@ -18,6 +18,7 @@ ANY_DEVICE = -1
 Spot = tuple[int, int, tuple[int, ...]]
 """A node, how many members go there, and the devices that their shares should be of, one each;
 none: the tightest."""
+Found = list[tuple[int, Grant]]
 _STRENGTH = {"none": 0, "soft": 1, "hard": 2}
 
 
@@ -59,8 +60,8 @@ def choose(
     requests: tuple[DeviceRequest, ...],
     bundle: str,
     room: Mapping[int, int] | None = None,
-) -> tuple[Grant, ...] | None:
-    """Grants for all requests of one member, or None.
+) -> Found:
+    """Grants for all requests of one member, each with its device; nothing if there are none.
 
     With a bundle they come from one locality domain, on a NUMA node that `room` does not say is
     full; where a node does not say where its devices are, whoever hands them out there has the
@@ -76,10 +77,10 @@ def choose(
         for domain in domains:
             if room and room.get(view.devices[domain[0]].numa, 1) <= 0:
                 continue
-            if grants := _choose_in(view, requests, domain):
-                return grants
+            if found := _choose_in(view, requests, domain):
+                return found
         if bundle and domains:
-            return None
+            return []
     return _choose_in(view, requests)
 
 
@@ -95,23 +96,21 @@ def _tightest_first(view: View, key: Callable[[Device], object]) -> list[list[in
 
 def _choose_in(
     view: View, requests: tuple[DeviceRequest, ...], where: Iterable[int] | None = None
-) -> tuple[Grant, ...] | None:
-    scratch = view.copy() if len(requests) > 1 else view
+) -> Found:
+    if len(requests) == 1 and where is None:
+        return _CHOOSERS[requests[0].form](view, requests[0], view.serving[0])
+    scratch = view.copy()
     places = None if where is None else set(where)
-    grants: list[Grant] = []
+    grants: Found = []
     for request, serving in zip(requests, view.serving, strict=True):
         eligible = serving if places is None else [j for j in serving if j in places]
         found = _CHOOSERS[request.form](scratch, request, eligible)
         if not found:
-            return None
+            return []
         for j, grant in found:
-            grants.append(grant)
-            if len(requests) > 1:
-                scratch.take(j, grant)
-    return tuple(grants)
-
-
-Found = list[tuple[int, Grant]]
+            grants.append((j, grant))
+            scratch.take(j, grant)
+    return grants
 
 
 def _whole(view: View, request: DeviceRequest, eligible: list[int]) -> Found:
@@ -144,14 +143,17 @@ def _best_linked(view: View, free: list[int], count: int) -> list[int]:
 
 def _from_smallest_group(view: View, free: list[int]) -> list[int]:
     """A single device is taken where it breaks the least: from the smallest free link group."""
-    sizes: dict[str, int] = {}
-    for j in free:
-        sizes[view.devices[j].links] = sizes.get(view.devices[j].links, 0) + 1
-    return [min(free, key=lambda j: (sizes[view.devices[j].links], j))]
+    links = [view.devices[j].links for j in free]
+    return [min(zip(map(links.count, links), free, strict=True))[1]]
+
+
+_grant = functools.lru_cache(1 << 16)(Grant)
+"""The same parts of the same devices are granted again and again, and making one costs more than
+choosing it."""
 
 
 def _all_of(device: Device) -> Grant:
-    return Grant(device.id, "whole", device.compute, device.memory)
+    return _grant(device.id, "whole", device.compute, device.memory)
 
 
 def _share(view: View, request: DeviceRequest, eligible: list[int]) -> Found:
@@ -167,7 +169,7 @@ def _share(view: View, request: DeviceRequest, eligible: list[int]) -> Found:
     j = min(fitting, key=lambda j: (_model_rank(view, request, j), j != view.wished,
                                     view.mode[j] == UNLOCKED, view.compute[j], view.memory[j],
                                     j))  # fmt: skip
-    grant = Grant(view.devices[j].id, "share", request.compute, request.memory)
+    grant = _grant(view.devices[j].id, "share", request.compute, request.memory)
     return [(j, grant)]
 
 

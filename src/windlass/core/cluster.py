@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import arrays, devices, locality
+from windlass.core import arrays, devices, kept, locality
 from windlass.core.accepting import Accepting
 from windlass.core.choosing import ANY_DEVICE
 from windlass.core.facts import Constraint, DeviceRequest, Grant, Node, Preference, Role, Seat
@@ -246,15 +246,15 @@ class Cluster:
 
     def caps(self, shape: Shape) -> Ints:
         """How many more members of the shape each node takes. Read only."""
-        kept, now = self._kept, len(self._touched)
-        row = kept.row.get(shape.id)
+        known, now = self._kept, len(self._touched)
+        row = known.row.get(shape.id)
         if row is None:
-            return kept.add(shape, self._fit_first(shape), now)
-        caps: Ints = kept.table[row]
-        seen = kept.seen[row]
+            return known.add(shape, self._fit_first(shape), now)
+        caps: Ints = known.table[row]
+        seen = known.seen[row]
         if seen < now:
             self._catch_up(shape, caps, self._touched[seen:])
-            kept.seen[row], kept.totals[row] = now, UNKNOWN
+            known.seen[row], known.totals[row] = now, UNKNOWN
         return caps
 
     def _fit_first(self, shape: Shape) -> Ints:
@@ -270,29 +270,24 @@ class Cluster:
 
     def _catch_up(self, shape: Shape, caps: Ints, touched: list[int]) -> None:
         """Counts again where something changed."""
-        if len(touched) == 1 and shape.is_plain and not shape.requests:
-            caps[touched[0]] = self._fit_on_one(shape, touched[0])
-            return
-        changed = arrays.distinct(touched, len(self))
-        caps[changed] = self._fit(shape, changed)
-
-    def _fit_on_one(self, shape: Shape, node: int) -> int:
-        """`_fit` of one node, for members that need nothing but amounts: after each that sits down
-        this is asked for the next, and arrays of one cost ten times as much."""
-        usable = self.usable(shape.constraint)
-        if usable is not None and not usable[node]:
-            return 0
-        fit = min((int(self.free[c, node]) // need for c, need in shape.needs), default=int(_MANY))
-        return max(0, fit)
+        changed = set(touched)
+        if len(changed) <= kept.FEW and shape.is_plain:
+            whole = self.bank.whole_devices(shape)
+            if whole is not None:
+                usable = self.usable(shape.constraint)
+                kept.count_on(changed, caps, shape, self.free, self.bank.unlocked, whole, usable)
+                return
+        where = np.array(list(changed), np.int64)
+        caps[where] = self._fit(shape, where)
 
     def refresh(self) -> None:
         """Brings every kept shape up to date, all at once."""
-        kept, now = self._kept, len(self._touched)
-        first = min(kept.seen, default=now)
+        known, now = self._kept, len(self._touched)
+        first = min(known.seen, default=now)
         if first < now:
             changed = arrays.distinct(self._touched[first:], len(self))
-            kept.put(changed, self.caps_of(self.kept_shapes(), changed))
-            kept.all_at(now)
+            known.put(changed, self.caps_of(self.kept_shapes(), changed))
+            known.all_at(now)
 
     def keep(self, shapes: Sequence[Shape], origin: Cluster) -> None:
         """Keeps these shapes from now on, in a fork and in what it is a fork of: the next one then
@@ -473,12 +468,15 @@ class Cluster:
         """Gives back (+1) or takes (-1) rows of `releases` all at once; there is no undo."""
         if not members.shape[1] and not devices.shape[1]:
             return
-        changed = np.zeros(len(self), np.bool_)
-        changed[members[0]] = True
-        for column, amounts in enumerate(members[1:]):
-            np.add.at(self.free[column], members[0], sign * amounts)
-        changed[self.bank.shift(devices, sign)] = True
-        self._touched += np.flatnonzero(changed).tolist()
+        where = members[0]
+        if len(where) == 1:  # as mostly
+            self.free[:, where.item()] += sign * members[1:, 0]
+        else:
+            for column, amounts in enumerate(members[1:]):
+                np.add.at(self.free[column], where, sign * amounts)
+        if len(where) > _FEW_NODES:
+            where = arrays.distinct(where, len(self))
+        self._touched += {*where.tolist(), *self.bank.shift(devices, sign).tolist()}
 
     def touch(self, nodes: Ints) -> None:
         """Somebody else wrote what is free there."""
@@ -510,7 +508,7 @@ class Cluster:
         self._undo.clear()
 
     def _remember(self, node: int) -> None:
-        ports = tuple(port for port, where in self.ports.items() if node in where)
+        ports = tuple([port for port, where in self.ports.items() if node in where])
         self._undo.append((node, self.free[:, node].copy(), self.bank.row(node), ports))
 
     def serves(self, role: Role, seat: Seat) -> bool:
@@ -573,7 +571,7 @@ class Cluster:
     def nodes_in(self, level: int, domain: int) -> Ints:
         """The nodes of one domain of a level, ascending."""
         ids, starts = self._bounds(level)
-        at = int(np.searchsorted(ids, domain))
+        at = int(ids.searchsorted(domain))
         return np.arange(starts[at], starts[at + 1])
 
     def _bounds(self, level: int) -> tuple[Ints, Ints]:
@@ -594,6 +592,6 @@ def _fit_amounts(shape: Shape, amounts: Ints, where: Ints | slice) -> Ints:
         return np.full(amounts[:0, where].shape[1:], _MANY, np.int64)
     if not isinstance(where, slice) and len(where) <= _FEW_NODES:
         columns, each = shape.in_arrays
-        return np.asarray((amounts[columns[:, None], where] // each).min(axis=0))
+        return np.asarray(np.minimum.reduce(amounts[columns, where] // each, axis=0))
     parts = (amounts[column][where] // need for column, need in shape.needs)
     return functools.reduce(lambda fit, part: np.minimum(fit, part, out=fit), parts)

@@ -66,10 +66,10 @@ class Crowd:
     def _move(
         self, unit: Unit, seats: Sequence[Seat], sign: int, leaving: frozenset[tuple[str, int]]
     ) -> None:
-        roles = {role.name: role for role in unit.roles}
-        for seat in seats:
+        roles = {role.name: role for role in unit.roles if role.labels or role.affinities}
+        for seat in seats if roles else ():
             role = roles.get(seat.role)
-            if role is not None and (role.labels or role.affinities):
+            if role is not None:
                 goes = (seat.role, seat.index) in leaving
                 self.move_one(unit, role, seat.node, sign, leaving=goes)
 

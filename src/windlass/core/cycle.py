@@ -100,7 +100,7 @@ def run(snapshot: Snapshot, now: float, policy: Policy) -> Cycle:
 
 
 Turn = tuple[tuple[int, ...], str, int, Unit]
-"""Rank, queue, after how many moves it was ranked, and the queue's head."""
+"""Rank, queue, its last move when it was ranked, and the queue's head."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -164,6 +164,7 @@ class Cycle:
         self._blocked: set[tuple[str, str]] = set()
         """(strict queue, resource class) whose head waits."""
         self.ledger = releases.Ledger(snapshot.releases)
+        self._asked = snapshot.cluster.asked
         self._needs: dict[str, Sums] = {}
         self._expected: dict[str, tuple[Unit, float | None]] = {}
         self._most: dict[int, int] = {}
@@ -238,11 +239,11 @@ class Cycle:
         for name in lines:
             self._queue_up(turns, lines, name)
         while turns:
-            rank, name, moves, unit = heapq.heappop(turns)
-            if moves != self.memory.moves and name in self.tree.queues:
+            rank, name, ranked, unit = heapq.heappop(turns)
+            if name in self.tree.queues and ranked != self.tree.last_move(name):
                 now = self._rank(name, unit)
                 if rank < now:  # others moved meanwhile: look again
-                    heapq.heappush(turns, (now, name, self.memory.moves, unit))
+                    heapq.heappush(turns, (now, name, self.tree.last_move(name), unit))
                     continue
             yield unit
             self._queue_up(turns, lines, name)
@@ -250,8 +251,9 @@ class Cycle:
     def _queue_up(self, turns: list[Turn], lines: dict[str, Iterator[Unit]], name: str) -> None:
         unit = self._next(name, lines[name])
         if unit is not None:
-            rank = self._rank(name, unit) if name in self.tree.queues else ()
-            heapq.heappush(turns, (rank, name, self.memory.moves, unit))
+            known = name in self.tree.queues
+            rank, ranked = (self._rank(name, unit), self.tree.last_move(name)) if known else ((), 0)
+            heapq.heappush(turns, (rank, name, ranked, unit))
 
     def _next(self, name: str, line: Iterator[Unit]) -> Unit | None:
         """Who may have something to hope for; those before it are told why they wait."""
@@ -444,12 +446,11 @@ class Cycle:
 
     def asked(self, unit: Unit) -> Asked:
         """What the unit asks for; kept with the line as long as it waits there."""
-        kept = self.scene.cluster.asked
-        known = kept.get(unit.key)
+        known = self._asked.get(unit.key)
         if known is None or known.unit is not unit:
             known = asked.tell(self.scene.cluster, unit)
             if self.snapshot.waiting.get(unit.key) is unit:
-                kept[unit.key] = known
+                self._asked[unit.key] = known
         return known
 
     def need(self, unit: Unit) -> Sums:
@@ -561,9 +562,10 @@ class Cycle:
             operations=self.policy.operations - self.work.left,
         )
 
-    def _verdicts(self) -> Iterator[Verdict]:
-        for key in sorted(self.waits()):
-            yield verdicts.addressed(self.verdicts[key], key)
+    def _verdicts(self) -> list[Verdict]:
+        alike.tell_the_rest(self)
+        known, addressed = self.verdicts, verdicts.addressed
+        return [addressed(known[key], key) for key in sorted(known.keys() - self.placements.keys())]
 
 
 def _as_told_to(failure: Failure, wishes: Sequence[Wish]) -> Failure:

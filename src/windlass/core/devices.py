@@ -31,11 +31,8 @@ Mask = npt.NDArray[np.bool_]
 class Row:
     """The changing numbers of one node's devices."""
 
-    compute: Ints
-    memory: Ints
-    mode: Ints
-    used: Ints
-    """Slots of a ratio, or the bits of occupied slices."""
+    numbers: Ints
+    """As in `Bank`."""
     unlocked: int
 
 
@@ -43,6 +40,8 @@ Room = dict[int, int]
 """Of one node: NUMA node -> members of a shape that its CPU and memory still do for; one that is
 not named does for any number."""
 
+_GONE = np.array([[0], [0], [HELD]])
+"""Compute, memory and mode of devices that are taken whole."""
 _MANY_DEVICES, _FEW_OF = 1024, 4
 """Of so many, less than such a part is looked at one by one."""
 _MOST_PARTS = 128
@@ -58,9 +57,7 @@ class Bank:
         """Of a part: what it is a part of, and which nodes."""
         width = max((len(node.devices) for node in nodes), default=0)
         shape = (len(nodes), width)
-        self.compute, self.memory, self.mode, self.used = (
-            np.zeros(shape, np.int64) for _ in "cmou"
-        )
+        self._keep(np.zeros((4, *shape), np.int64))
         for i, (compute, memory) in enumerate(_of_each(nodes, _sizes)):
             self.compute[i, : len(compute)], self.memory[i, : len(memory)] = compute, memory
         self._full = (self.compute.copy(), self.memory.copy())
@@ -74,12 +71,17 @@ class Bank:
         self._eligible: dict[DeviceRequest, Mask] = {}
         self._any: dict[DeviceRequest, bool] = {}
         self._exact: dict[object, int] = {}
-        self._served: dict[tuple[int, DeviceRequest], list[int]] = {}
+        self._served: dict[tuple[int, int], list[list[int]]] = {}
+
+    def _keep(self, numbers: Ints) -> None:
+        """What changes, by node and device. In one array: most is done to all four at once."""
+        self._numbers = numbers
+        self.compute, self.memory, self.mode, self.used = numbers
+        """Of the last: slots of a ratio, or the bits of occupied slices."""
 
     def fork(self) -> Bank:
         twin = copy.copy(self)
-        twin.compute, twin.memory = self.compute.copy(), self.memory.copy()
-        twin.mode, twin.used = self.mode.copy(), self.used.copy()
+        twin._keep(self._numbers.copy())
         twin.unlocked = self.unlocked.copy()
         return twin
 
@@ -90,8 +92,7 @@ class Bank:
         twin._layout = self._layout[where]
         twin._full = (self._full[0][where], self._full[1][where])
         twin._whole, twin._eligible = (self, where), {}
-        twin.compute, twin.memory = self.compute[where], self.memory[where]
-        twin.mode, twin.used = self.mode[where], self.used[where]
+        twin._keep(self._numbers.take(where, axis=1))
         twin.unlocked = self.unlocked[where]
         return twin
 
@@ -120,32 +121,40 @@ class Bank:
     def emptied(self) -> Bank:
         """As if nobody held anything."""
         twin = copy.copy(self)
-        twin.compute, twin.memory = (each.copy() for each in self._full)
-        twin.mode, twin.used = np.zeros_like(self.mode), np.zeros_like(self.used)
+        twin._keep(np.zeros_like(self._numbers))
+        twin.compute[:], twin.memory[:] = self._full
         twin.unlocked = (self._full[0] > 0).sum(axis=1)
         return twin
 
     def fit_request(self, request: DeviceRequest, where: Ints | slice) -> Ints:
         """Members that each node takes of one request alone."""
-        if request.form == "whole" and self._serves_all(request):
+        form = request.form
+        if form == "whole" and self._serves_all(request):
             return self.unlocked[where] // request.count
         mode = self.mode[where]
-        if request.form == "share" and self._serves_all(request):
+        if form == "share" and self._serves_all(request):
             return _fit_shares(request, mode <= SHARED, self.compute[where], self.memory[where])
         eligible = self.eligible(request)[where]
-        if request.form == "whole":
+        if form == "whole":
             return self._fit_whole(request, where, eligible & (mode == UNLOCKED))
-        if request.form == "ratio":
+        if form == "ratio":
             slots = np.where(mode == UNLOCKED, request.ratio, 0)
             locked = mode == RATIO + request.ratio
             slots = np.where(locked, request.ratio - self.used[where], slots)
             return arrays.row_sums(np.where(eligible, slots, 0))
-        if request.form == "share":
+        if form == "share":
             usable = eligible & (mode <= SHARED)
             return _fit_shares(request, usable, self.compute[where], self.memory[where])
         nodes = np.arange(len(self.mode))[where].tolist()
         return np.array([self._fit_partitions(request, node, eligible[i])
                          for i, node in enumerate(nodes)], np.int64)  # fmt: skip
+
+    def whole_devices(self, shape: Shape) -> int | None:
+        """How many each member of a plain shape takes, if it may be any that nobody holds."""
+        if not shape.requests:
+            return 0
+        (request,) = shape.requests
+        return request.count if request.form == "whole" and self._serves_all(request) else None
 
     def _serves_all(self, request: DeviceRequest) -> bool:
         """Whether every device could serve the request, and all of them are of one model."""
@@ -186,12 +195,9 @@ class Bank:
         if not self.devices[node]:
             return 0
         row = self.row(node)
-        state = (
-            row.compute.tobytes() + row.memory.tobytes() + row.mode.tobytes() + row.used.tobytes()
-        )
         most = len(self.devices[node]) * _MOST_PARTS
         room = {numa: min(count, most) for numa, count in room.items()}
-        key = (shape.id, int(self._layout[node]), state, tuple(room.items()))
+        key = (shape.id, int(self._layout[node]), row.numbers.tobytes(), tuple(room.items()))
         found = self._exact.get(key)
         if found is None:
             found = 0
@@ -230,20 +236,19 @@ class Bank:
     ) -> tuple[Grant, ...] | None:
         """Grants for one member, taken, also out of the room beside them; None (and nothing taken)
         when they do not fit. A share is of the wished device where that is possible."""
-        owned = self.devices[node]
-        view = choosing.View(
-            owned,
-            self.compute[node].tolist(),
-            self.memory[node].tolist(),
-            self.mode[node].tolist(),
-            self.used[node].tolist(),
-            [self._serving(node, request) for request in shape.requests],
-            wished,
-        )
-        grants = choosing.choose(view, shape.requests, shape.bundle, room)
-        if grants is None:
+        compute, memory, mode, used = self._numbers[:, node].tolist()
+        serving = self._serving(node, shape)
+        view = choosing.View(self.devices[node], compute, memory, mode, used, serving, wished)
+        found = choosing.choose(view, shape.requests, shape.bundle, room)
+        if not found:
             return None
-        self.move(node, grants, -1)
+        if len(found) > 1 and len(shape.requests) == 1:  # so these are whole, and nobody's yet
+            self._numbers[:3, node, [j for j, _ in found]] = _GONE
+            self.unlocked[node] -= len(found)
+        else:
+            for j, grant in found:
+                self._move_one(node, j, grant, -1)
+        grants = tuple([grant for _, grant in found])
         if room:
             numa = self.numa_of(node, grants)
             if numa in room:
@@ -256,20 +261,24 @@ class Bank:
         found = {self.devices[node][j].numa for j in places if j is not None}
         return found.pop() if len(found) == 1 else -1
 
-    def _serving(self, node: int, request: DeviceRequest) -> list[int]:
-        """Which of a node's devices could serve a request; the same for nodes that look alike."""
-        key = (int(self._layout[node]), request)
+    def _serving(self, node: int, shape: Shape) -> list[list[int]]:
+        """Per request of a member, which of a node's devices could serve it; the same for nodes
+        that look alike."""
+        key = (self._layout.item(node), shape.id)
         found = self._served.get(key)
         if found is None:
-            owned = enumerate(self.devices[node])
-            found = [j for j, device in owned if choosing.serves(device, request)]
-            self._served[key] = found
+            owned = self.devices[node]
+            found = self._served[key] = [
+                [j for j, device in enumerate(owned) if choosing.serves(device, request)]
+                for request in shape.requests
+            ]
         return found
 
     def move(self, node: int, grants: Sequence[Grant], sign: int) -> None:
         """Takes (-1) or gives back (+1) what grants say."""
+        place = self.place[node]
         for grant in grants:
-            j = self.place[node].get(grant.device)
+            j = place.get(grant.device)
             if j is not None:
                 self._move_one(node, j, grant, sign)
 
@@ -291,9 +300,9 @@ class Bank:
 
     def footprint(self, node: int, grants: Sequence[Grant]) -> list[tuple[int, int, int, int, int]]:
         """Grants as rows for `shift`: the device's flat number, compute, memory, used, mode."""
-        width, rows = self.compute.shape[1], []
+        place, width, rows = self.place[node], self.compute.shape[1], []
         for grant in grants:
-            j = self.place[node].get(grant.device)
+            j = place.get(grant.device)
             if j is not None:
                 mode, used = self._mark(node, j, grant)
                 rows.append((node * width + j, grant.compute, grant.memory, used, mode))
@@ -366,14 +375,10 @@ class Bank:
         return mode == wanted and (wanted == SHARED or used < grant.ratio)
 
     def row(self, node: int) -> Row:
-        return Row(
-            self.compute[node].copy(), self.memory[node].copy(),
-            self.mode[node].copy(), self.used[node].copy(), int(self.unlocked[node]),
-        )  # fmt: skip
+        return Row(self._numbers[:, node].copy(), self.unlocked.item(node))
 
     def restore(self, node: int, row: Row) -> None:
-        self.compute[node], self.memory[node] = row.compute, row.memory
-        self.mode[node], self.used[node] = row.mode, row.used
+        self._numbers[:, node] = row.numbers
         self.unlocked[node] = row.unlocked
 
     def shareable(self) -> Mask:
@@ -399,13 +404,7 @@ class Bank:
     def carry_over(self, old: Bank, was: Ints, now: Ints) -> None:
         """These nodes of another bank stand here under other numbers, as full as there."""
         width = min(old.compute.shape[1], self.compute.shape[1])
-        for mine, other in (
-            (self.compute, old.compute),
-            (self.memory, old.memory),
-            (self.mode, old.mode),
-            (self.used, old.used),
-        ):
-            mine[now, :width] = other[was, :width]
+        self._numbers[:, now, :width] = old._numbers[:, was, :width]
         self.unlocked[now] = old.unlocked[was]
 
 

@@ -16,7 +16,13 @@ from windlass.core.shapes import Shape
 
 Ints = npt.NDArray[np.int64]
 
+Mask = npt.NDArray[np.bool_]
+
 UNKNOWN = -1
+FEW = 10
+"""On so many nodes counting one by one is cheaper: after each who sits down the next one asks, and
+arrays of one or two cost ten times as much."""
+_MANY = 1 << 40
 
 
 class Kept:
@@ -93,3 +99,21 @@ class Kept:
         twin.seen, twin.totals = list(self.seen), list(self.totals)
         twin._shapes = list(self._shapes)
         return twin
+
+
+def count_on(
+    nodes: Iterable[int],
+    caps: Ints,
+    shape: Shape,
+    free: Ints,
+    unlocked: Ints,
+    whole: int,
+    usable: Mask | None,
+) -> None:
+    """What fits on a few nodes, for a plain shape whose members take so many devices, whichever
+    nobody holds."""
+    for node in nodes:
+        fit = unlocked.item(node) // whole if whole else _MANY
+        for column, need in shape.needs:
+            fit = min(fit, free.item(column, node) // need)
+        caps[node] = max(0, fit) if usable is None or usable[node] else 0

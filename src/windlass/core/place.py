@@ -134,8 +134,9 @@ def least_of(unit: Unit) -> list[Wish]:
 
 
 def _place(scene: Scene, unit: Unit, wishes: Sequence[Wish]) -> tuple[Seat, ...] | Failure:
-    if any(scene.crowd.concerns(unit, wish.role) for wish in wishes):
-        return affinity.place(scene, unit, wishes)
+    for wish in wishes:
+        if scene.crowd.concerns(unit, wish.role):
+            return affinity.place(scene, unit, wishes)
     if len(wishes) == 1:
         return _place_alike(scene, unit, wishes[0])
     return _place_several(scene, unit, wishes)
@@ -189,13 +190,13 @@ def _domains(
     required = topology is not None and topology.required
     for level in range(start, -1, -1):
         sums = cluster.by_domain(level, caps)
-        fitting = np.flatnonzero(sums >= count)
+        fitting = (sums >= count).nonzero()[0]
         if len(fitting) and liked is not None:
             order, points = liked.domains(cluster.domains[level], caps, sums, count)
             if topology is not None or points[0] == liked.most(caps, count):
                 yield cluster.nodes_in(level, int(order[0])), None
         elif len(fitting):
-            tightest = int(fitting[np.argmin(sums[fitting])])
+            tightest = int(fitting[sums[fitting].argmin()])
             yield cluster.nodes_in(level, tightest), None
         elif required:
             yield None, int(sums.max(initial=0))
@@ -276,9 +277,9 @@ def _tightly(nodes: Ints, room: Ints, count: int, avoid: Ints | None = None) -> 
     """Fewest nodes, and for what is left over the one with the least room that still fits."""
     key = room if avoid is None else avoid * (1 << 20) + np.minimum(room, (1 << 20) - 1)
     if count == 1:  # there is room for one on each of them
-        return [(int(nodes[np.argmin(key)]), 1, ())]
+        return [(int(nodes[key.argmin()]), 1, ())]
     spots: list[Spot] = []
-    holds = np.flatnonzero(room >= count)
+    holds = (room >= count).nonzero()[0]
     if not len(holds):
         # Whole nodes first, the roomiest of them; of equal ones the first.
         order = np.lexsort((-room,) if avoid is None else (-room, avoid))
@@ -290,7 +291,7 @@ def _tightly(nodes: Ints, room: Ints, count: int, avoid: Ints | None = None) -> 
             return spots
         rest = order[whole:]
         holds = rest[room[rest] >= count]
-    last = int(holds[np.argmin(key[holds])])
+    last = int(holds[key[holds].argmin()])
     return [*spots, (int(nodes[last]), count, ())]
 
 
@@ -321,9 +322,8 @@ def _sit(
             cluster.rollback(mark)
             return None
         node_name = cluster.nodes[node].name
-        for grant in grants:
-            seats.append(Seat(name, index, node_name, grant))
-            index += 1
+        seats += [Seat(name, i, node_name, grant) for i, grant in enumerate(grants, index)]
+        index += len(grants)
     return tuple(seats)
 
 

@@ -62,18 +62,20 @@ class Tree:
         self._shares: dict[str, int] = {}
         self._on_models: dict[str, tuple[str, ...]] = {}
         self._bound: dict[str, bool] = {}
+        self._past = {name: int(q.past_use * SHARE_UNIT) for name, q in self.queues.items()}
+        self._moves = dict.fromkeys(self.queues, 0)
+        """Queue -> how often what it holds changed."""
         self.used: dict[str, Sums] = {name: {} for name in self.queues}
+        """What is in here is never changed, only replaced, so that forks share it."""
         self.firm: dict[str, Sums] = {name: {} for name in self.queues}
-        """What units that cannot be preempted hold."""
+        """The same of what units that cannot be preempted hold."""
         self.total: Sums = {}
 
     def fork(self) -> Tree:
         twin = object.__new__(Tree)
         twin.__dict__.update(self.__dict__)
-        twin.used = {name: dict(sums) for name, sums in self.used.items()}
-        twin.firm = {name: dict(sums) for name, sums in self.firm.items()}
-        twin.total = dict(self.total)
-        twin._shares = dict(self._shares)
+        twin.used, twin.firm, twin.total = dict(self.used), dict(self.firm), dict(self.total)
+        twin._shares, twin._moves = dict(self._shares), dict(self._moves)
         return twin
 
     def resized(self, capacity: Amounts) -> Tree:
@@ -90,7 +92,7 @@ class Tree:
         twin.__dict__.update(self.__dict__)
         twin.used = {name: {} for name in self.queues}
         twin.firm = {name: {} for name in self.queues}
-        twin.total, twin._shares = {}, {}
+        twin.total, twin._shares, twin._moves = {}, {}, dict(self._moves)
         return twin
 
     def less(self, one: Tree, other: Tree) -> Tree:
@@ -103,8 +105,8 @@ class Tree:
         ):
             for name, sums in first.items():
                 if sums:
-                    _take_least(mine[name], sums, second[name])
-        _take_least(twin.total, one.total, other.total)
+                    mine[name] = _less_the_least(mine[name], sums, second[name])
+        twin.total = _less_the_least(twin.total, one.total, other.total)
         return twin
 
     def path(self, name: str) -> tuple[str, ...]:
@@ -137,10 +139,11 @@ class Tree:
 
     def add(self, name: str, amounts: Mapping[str, int], *, firm: bool, sign: int = 1) -> None:
         for queue in self._paths.get(name, ()):
-            add(self.used[queue], amounts, sign)
+            self.used[queue] = _sum(self.used[queue], amounts, sign)
             self._shares.pop(queue, None)
+            self._moves[queue] += 1
             if firm:
-                add(self.firm[queue], amounts, sign)
+                self.firm[queue] = _sum(self.firm[queue], amounts, sign)
         add(self.total, amounts, sign)
 
     # --- may it start
@@ -203,8 +206,9 @@ class Tree:
         own, used, concerned = self.guarantee[name], self.used[name], False
         if not own:
             return False
+        guaranteed = self.guaranteed
         for resource, asked in need.items():
-            if asked and resource in self.guaranteed:
+            if asked and resource in guaranteed:
                 if used.get(resource, 0) + asked > own.get(resource, 0):
                     return False
                 concerned = concerned or resource in own
@@ -246,23 +250,32 @@ class Tree:
             rank += (0 if self.inside(queue, need) else 1, self.share(queue, need))
         return tuple(rank)
 
+    def last_move(self, name: str) -> int:
+        """Another number whenever a rank of the queue may have changed."""
+        return self._moves[self._paths[name][-1]]  # what any of them holds, the last holds too
+
     def share(self, name: str, more: Mapping[str, int] = {}) -> int:
         """The largest part of any resource that the queue holds, against its weight."""
-        queue = self.queues[name]
+        used, capacity = self.used[name], self.capacity
         largest = self._shares.get(name)
         if largest is None:
-            largest = self._shares[name] = self._largest(name, {}, self.used[name])
-        if more:
-            largest = max(largest, self._largest(name, more, more))
-        return (largest + int(queue.past_use * SHARE_UNIT)) // queue.weight
+            largest = self._shares[name] = self._largest(used)
+        for resource, amount in more.items():
+            whole = capacity.get(resource, 0)
+            if whole > 0:
+                part = (used.get(resource, 0) + amount) * SHARE_UNIT // whole
+                if part > largest:
+                    largest = part
+        return (largest + self._past[name]) // self.queues[name].weight
 
-    def _largest(self, name: str, more: Mapping[str, int], resources: Iterable[str]) -> int:
-        used, largest = self.used[name], 0
-        for resource in resources:
-            capacity = self.capacity.get(resource, 0)
-            if capacity > 0:
-                amount = used.get(resource, 0) + more.get(resource, 0)
-                largest = max(largest, amount * SHARE_UNIT // capacity)
+    def _largest(self, amounts: Mapping[str, int]) -> int:
+        capacity, largest = self.capacity, 0
+        for resource, amount in amounts.items():
+            whole = capacity.get(resource, 0)
+            if whole > 0:
+                part = amount * SHARE_UNIT // whole
+                if part > largest:
+                    largest = part
         return largest
 
     # --- building
@@ -319,11 +332,20 @@ def add(sums: Sums, amounts: Mapping[str, int], sign: int = 1) -> None:
         sums[resource] = sums.get(resource, 0) + sign * amount
 
 
-def _take_least(sums: Sums, one: Mapping[str, int], other: Mapping[str, int]) -> None:
+def _sum(sums: Sums, amounts: Mapping[str, int], sign: int) -> Sums:
+    found = dict(sums)
+    for resource, amount in amounts.items():
+        found[resource] = found.get(resource, 0) + sign * amount
+    return found
+
+
+def _less_the_least(sums: Sums, one: Mapping[str, int], other: Mapping[str, int]) -> Sums:
+    found = dict(sums)
     for resource, amount in one.items():
         least = min(amount, other.get(resource, 0))
         if least:
-            sums[resource] = sums.get(resource, 0) - least
+            found[resource] = found.get(resource, 0) - least
+    return found
 
 
 def _broken(queues: Mapping[str, Queue]) -> dict[str, str]:

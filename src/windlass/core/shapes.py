@@ -52,9 +52,9 @@ class Shape:
 
     @functools.cached_property
     def in_arrays(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """What it needs: the columns, and below one another the amounts."""
+        """What it needs, below one another: the columns, and the amounts."""
         columns, each = zip(*self.needs, strict=True)
-        return np.array(columns, np.int64), np.array(each, np.int64)[:, None]
+        return np.array(columns, np.int64)[:, None], np.array(each, np.int64)[:, None]
 
     @property
     def resource_class(self) -> str:
@@ -69,7 +69,9 @@ class Shapes:
     def __init__(self) -> None:
         self.by_id: list[Shape] = []
         self._by_key: dict[object, Shape] = {}
-        self._by_role: dict[tuple[int, str], tuple[Role, Shape]] = {}
+        self._by_role: dict[int, tuple[Role, Shape]] = {}
+        self._by_model: dict[tuple[int, str], tuple[Role, Shape]] = {}
+        """The same with only one of several acceptable models."""
         self._kinds: dict[object, int] = {}
         self.examples: list[Unit] = []
         """Of each kind, the first unit that was seen."""
@@ -80,11 +82,20 @@ class Shapes:
     def of(self, role: Role, resources: Mapping[str, int], model: str = "") -> Shape:
         """The shape of a role's members; with `model`, only that one of several acceptable."""
         # The same Role value is asked for again and again; its identity is the quickest key.
-        known = self._by_role.get((id(role), model))
+        known = self._by_model.get((id(role), model)) if model else self._by_role.get(id(role))
         if known is not None and known[0] is role:
             return known[1]
-        if len(self._by_role) > _REMEMBERED:
+        if len(self._by_role) + len(self._by_model) > _REMEMBERED:
             self._by_role.clear()
+            self._by_model.clear()
+        shape = self._told(role, resources, model)
+        if model:
+            self._by_model[id(role), model] = (role, shape)
+        else:
+            self._by_role[id(role)] = (role, shape)
+        return shape
+
+    def _told(self, role: Role, resources: Mapping[str, int], model: str) -> Shape:
         amounts = dict(role.needs)
         if "pods" in resources:
             amounts.setdefault("pods", 1)
@@ -103,7 +114,6 @@ class Shapes:
             )  # fmt: skip
             self.by_id.append(shape)
             self._by_key[key] = shape
-        self._by_role[id(role), model] = (role, shape)
         return shape
 
     def unbundled(self, shape: Shape) -> Shape:
