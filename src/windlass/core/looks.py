@@ -4,7 +4,7 @@ Ranks under the order `attained` follow what units have had so far, which grows 
 ranks did too, any moment might change a decision and none could be named in advance. So a running
 unit counts with the age at which it was last looked at, and the next look is a moment that can be
 waited for: in between, time alone changes no rank. With units that should have ended and did not it
-is the same: what is believed of their end stays until it has passed, too.
+is the same: what is believed of their end stays until the next look at them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ EARLY = 1e-6
 """Seconds by which a timer may fire early, by rounding, and must not fire again."""
 
 LATE = 60.0
-"""Seconds that a unit is believed to run on when it should have ended: then twice as many, and so
-on. So at each look it is believed to be as late again, and one wrong guess keeps nothing idle."""
+"""A unit that should have ended is looked at again when it is so many seconds late, then twice as
+many, and so on. Until the next look it is believed to be half as late again as it will be then,
+which is as late again as it is, or up to twice that: one wrong guess keeps nothing idle for long,
+and is not made again at every moment."""
 
 _AGES = FIRST * FACTOR ** np.arange(40)
 _AGE_LIST = _AGES.tolist()
+_AGAIN = 1.5
 _DELAYS = np.concatenate([[2 * EARLY], LATE * 2.0 ** np.arange(40)])
 """The first is for who ends in this very moment, but for rounding."""
 
@@ -61,12 +64,17 @@ def next_looks(now: float, started: Floats, before: Floats, alone: Floats) -> Fl
 
 
 def believed(end: float | None, now: float) -> float | None:
-    """When a unit ends that still runs and should end then. Until that moment it stays so."""
+    """When a unit ends that still runs and should end then."""
     return end if end is None or now < end else float(ends_believed(np.array([end]), now)[0])
 
 
 def ends_believed(ends: Floats, now: float) -> Floats:
     """The same of many."""
+    return ends + _AGAIN * (beliefs_end(ends, now) - ends)
+
+
+def beliefs_end(ends: Floats, now: float) -> Floats:
+    """Until when that is believed of them: their end, or the next look at who is late."""
     delays = _DELAYS[np.searchsorted(_DELAYS, now - ends + EARLY, side="right")]
     return np.where(now < ends, ends, ends + delays)
 

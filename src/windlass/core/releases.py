@@ -291,10 +291,11 @@ class Ledger:
         return self._believed
 
     def next_ends(self, cycle: Cycle) -> Iterator[float]:
-        """Of those it knows, when the next are believed to end, told more than once."""
+        """Of those it knows, when something else is believed of any end, told more than once."""
         if self._own is None:
             self.refresh(cycle)
         for members, _ in self._lanes:
+            yield members.believed_until
             yield from members.times[np.searchsorted(members.times, cycle.now, side="right") :][:1]
 
     def times(self, after: float, before: float) -> Times:
@@ -383,11 +384,15 @@ class _Lane:
     def __init__(self, table: Table, now: float, skipped: list[int]) -> None:
         self._values = table.values
         self._order, self.times = table.in_order()
+        self.believed_until = float("inf")
+        """When the next of those who are late is looked at again."""
         if skipped:
             keep = ~np.isin(self._order, skipped)
             self._order, self.times = self._order[keep], self.times[keep]
         if len(self.times) and self.times[0] <= now:
             late = int(np.searchsorted(self.times, now, side="right"))
+            ends = self.times[:late][~np.isneginf(self.times[:late])]
+            self.believed_until = float(looks.beliefs_end(ends, now).min(initial=np.inf))
             times = np.concatenate([_effective(self.times[:late], now), self.times[late:]])
             order = np.argsort(times, kind="stable")
             self._order, self.times = self._order[order], times[order]

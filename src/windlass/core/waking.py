@@ -69,9 +69,9 @@ def _ends(cycle: Cycle) -> Iterator[float]:
         return
     yield from cycle.ledger.next_ends(cycle)
     for key in cycle.placements:  # the ledger may not know them yet
-        end = looks.believed(releases.expected_end(cycle, cycle.running[key]), cycle.now)
+        end = releases.expected_end(cycle, cycle.running[key])
         if end is not None:
-            yield end
+            yield float(looks.beliefs_end(np.array([end]), cycle.now)[0])
 
 
 def _is_promising(cycle: Cycle) -> bool:

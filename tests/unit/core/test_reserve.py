@@ -54,12 +54,12 @@ from windlass.kinds.reasons import Reason
             unit("head", role(1, 8), expected=9.0),
             NOW + 70,
         ),
-        ([runs("r", "a", end=NOW - 30)], HEAD, NOW + 30),
+        ([runs("r", "a", end=NOW - 30)], HEAD, NOW + 60),
     ],
     ids=[
         "when the one ends", "when the last ends", "when the missing half ends",
         "never while one that must go says nothing", "as soon as one place is free",
-        "who is late is believed to be as late again",
+        "who is late is believed to be as late again, or twice that",
     ],
 )  # fmt: skip
 def test_a_blocked_head_is_promised_the_earliest_time_at_which_it_fits(running, head, start):

@@ -206,7 +206,7 @@ def test_a_neighbour_that_should_have_ended_is_believed_to_be_there_as_long_as_i
     )
     head = unit("head", role(1, 1, affinities=(apart,)), expected=10.0)
     alone = dataclasses.replace(node("a"), labels={"host": "a"})
-    assert promises(decide(snapshot([alone], [late], [head]), NOW)) == {"head": NOW + 30}
+    assert promises(decide(snapshot([alone], [late], [head]), NOW)) == {"head": NOW + 60}
 
 
 def test_who_takes_its_room_back_at_the_second_look_is_neither_kept_off_it_nor_promised_it():

@@ -16,19 +16,19 @@ def test_what_is_believed_of_who_is_late_stays_until_the_scheduler_wakes():
     """The head waits for one that should have ended 30 s ago, and `passer` would end before that
     is given up. If the head were promised a later start at each moment, the passer would slip in
     at one that nobody named."""
-    passer = unit("passer", role(1, 8), expected=40.0, submitted=1.0)
+    passer = unit("passer", role(1, 8), expected=70.0, submitted=1.0)
     world = snapshot([node("a"), node("b")], [runs("r", "a", end=NOW - 30)], [HEAD, passer])
     first = decide(world, NOW)
-    assert (promises(first), first.wake_at) == ({"head": NOW + 30}, NOW + 30)
+    assert (promises(first), first.wake_at) == ({"head": NOW + 60}, NOW + 30)
     state.apply(world, [state.Promised(first.reservations)])
     for later in (NOW + 5, NOW + 29.9):
         again = decide(world, later)
         assert (promises(again), started(again), again.wake_at) == (
-            {"head": NOW + 30}, set(), NOW + 30,
+            {"head": NOW + 60}, set(), NOW + 30,
         )  # fmt: skip
     woken = decide(world, NOW + 30)
     assert started(woken) == {"passer"}, "as late again: it ends long before"
-    assert promises(woken) == {"head": NOW + 90}
+    assert promises(woken) == {"head": NOW + 150}
 
 
 def test_a_start_that_is_looked_for_in_vain_is_looked_for_again_when_belief_changes():
