@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from windlass.core import alike, earliest, order, place, releases, shadows, verdicts
@@ -52,14 +52,29 @@ def crossed(cycle: Cycle, unit: Unit, end: float | None) -> tuple[Held, ...]:
 def binds(cycle: Cycle, unit: Unit, held: Held) -> bool:
     """Whether a promise counts for the unit: given at an earlier turn of this decision, or not to
     somebody whom the unit may pass."""
-    return held.fresh or not _passes(cycle, unit)(held.unit)
+    return bool(_binding(cycle, unit, [held]))
 
 
 def _binding(cycle: Cycle, unit: Unit, promises: list[Held]) -> list[Held]:
-    if all(held.fresh for held in promises):
+    """Those that count for the unit. Whom it may pass is whom it could stop if that ran already: in
+    one queue that is the lower priority, between queues who would borrow where the unit takes back
+    its guarantee. The order among equals says who is promised a start; once promised it is kept,
+    whoever comes to stand before it."""
+    earlier = [held for held in promises if not held.fresh]
+    if not earlier:
         return promises
-    passes = _passes(cycle, unit)
-    return [held for held in promises if held.fresh or not passes(held.unit)]
+    tree, own = cycle.tree, unit.queue
+    passed = [held for held in earlier if held.unit.queue == own]
+    if passed:
+        queue = cycle.queue_of(unit)
+        mine = order.priority(queue, unit)
+        passed = [held for held in passed if mine > order.priority(queue, held.unit)]
+    if tree.inside(own, cycle.need(unit)):
+        others = [held for held in earlier if held.unit.queue != own]
+        passed += [
+            held for held in others if not tree.inside(held.unit.queue, cycle.need(held.unit))
+        ]
+    return [held for held in promises if held not in passed] if passed else promises
 
 
 def stays_until(cycle: Cycle, unit: Unit, end: float | None) -> float:
@@ -77,6 +92,8 @@ def shortage(
     promise start too; that it may start alone was seen before. Quota that comes back before their
     start is not counted on."""
     tree, firm = cycle.tree, not unit.preemptible
+    if not tree.is_bound(unit.queue, firm=firm):
+        return None
     if not tree.withholding:  # then nobody else's quota matters but that of queues it shares
         shared = {name for name in tree.path(unit.queue) if tree.queues[name].limit}
         shared |= {unit.queue} if firm and tree.guaranteed else set()
@@ -143,7 +160,7 @@ def place_beside(
         scene.ceilings = {}
         if not isinstance(answer, Failure):
             stay = Stay(unit, cycle.now, until, answer)
-            found = shadows.clashing(_binding(cycle, unit, cycle.reservations), stay)
+            found = _clashing(cycle, stay)
             if not found:
                 return answer
             scene.cluster.rollback(mark)
@@ -158,6 +175,12 @@ def place_beside(
             for limit in limits.values():
                 limit[clashes] = 0
     return Failure(wishes[0].role, wishes[0].count, 0, resolved=False)
+
+
+def _clashing(cycle: Cycle, stay: Stay) -> list[int]:
+    """Nodes on which a promise that counts for the unit would not hold beside its stay."""
+    near = shadows.near(cycle.reservations, stay)  # nobody, mostly
+    return shadows.clashing(_binding(cycle, stay.unit, near), stay) if near else []
 
 
 def _place_apart(
@@ -183,6 +206,8 @@ def also_take(cycle: Cycle, unit: Unit, seats: Sequence[Seat], end: float | None
         return
     stay = Stay(unit, cycle.now, stays_until(cycle, unit, end), seats)
     met = shadows.affected(cycle.reservations, stay)
+    if not met:
+        return
     passed = [held for held in met if not binds(cycle, unit, held)]
     while (refused := shadows.admit(met, stay, keep=True)) is not None:
         # Who has no room left and is passed; else one that is passed moved to where it would be.
@@ -199,22 +224,6 @@ def give_back(cycle: Cycle, running: Running) -> None:
     stay = Stay(running.unit, cycle.now, until, running.seats)
     for held in shadows.affected(cycle.reservations, stay):
         shadows.leave(held, stay)
-
-
-def _passes(cycle: Cycle, unit: Unit) -> Callable[[Unit], bool]:
-    """Whom the unit may pass: whom it could stop if that ran already. In one queue that is the
-    lower priority, between queues who would borrow where the unit takes back its guarantee. The
-    order among equals says who is promised a start; once promised it is kept, whoever comes to
-    stand before it."""
-    tree, queue = cycle.tree, cycle.queue_of(unit)
-    inside, priority = tree.inside(unit.queue, cycle.need(unit)), order.priority(queue, unit)
-
-    def passes(other: Unit) -> bool:
-        if unit.queue != other.queue:
-            return inside and not tree.inside(other.queue, cycle.need(other))
-        return priority > order.priority(queue, other)
-
-    return passes
 
 
 # --- making promises ----------------------------------------------------------------------------
@@ -327,7 +336,7 @@ def claim(cycle: Cycle, unit: Unit, promise: Held | None) -> bool:
     if seats is not None:
         until = stays_until(cycle, unit, cycle.expected_end(unit))
         stay = Stay(unit, cycle.now, until, seats)
-        if not shadows.clashing(_binding(cycle, unit, cycle.reservations), stay):
+        if not _clashing(cycle, stay):
             cycle.commit(unit, tuple(seats))
             return True
     cluster.rollback(mark)

@@ -144,14 +144,16 @@ def clashing(beside: Iterable[Held], stay: Stay) -> list[int]:
 def affected(beside: Iterable[Held], stay: Stay) -> list[Held]:
     """Promises that fall into a stay and share a node with it, by their start; with those after it
     there, which one that has to move for the stay may meet on its new devices."""
-    found = [
-        held
-        for held in beside
-        if stay.start <= held.start and not held.names.isdisjoint(stay.by_name)
-    ]
+    found = near(beside, stay)
     if not any(held.start < stay.end for held in found):
         return []
     return sorted(found, key=lambda held: held.start)
+
+
+def near(beside: Iterable[Held], stay: Stay) -> list[Held]:
+    """Promises that share a node with a stay and start no earlier."""
+    names, start = stay.by_name, stay.start
+    return [held for held in beside if start <= held.start and not held.names.isdisjoint(names)]
 
 
 def admit(met: Sequence[Held], stay: Stay, *, keep: bool) -> Held | None:
