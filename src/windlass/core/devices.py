@@ -291,9 +291,9 @@ class Bank:
 
     def footprint(self, node: int, grants: Sequence[Grant]) -> list[tuple[int, int, int, int, int]]:
         """Grants as rows for `shift`: the device's flat number, compute, memory, used, mode."""
-        width, rows = self.compute.shape[1], []
+        width, places, rows = self.compute.shape[1], self.place[node], []
         for grant in grants:
-            j = self.place[node].get(grant.device)
+            j = places.get(grant.device)
             if j is not None:
                 mode, used = self._mark(node, j, grant)
                 rows.append((node * width + j, grant.compute, grant.memory, used, mode))

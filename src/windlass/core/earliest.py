@@ -168,9 +168,12 @@ class _Search:
             self.cycle.ledger.move(self.cluster, since, time)
         for sign in (+1, -1):
             before, after = (since, time) if sign > 0 else (time, since)
-            for held in self.cycle.reservations:
-                if held.start <= before < held.end and not held.start <= after < held.end:
-                    releases.move(self.cluster, held.rows, sign)
+            moved = [
+                held.rows
+                for held in self.cycle.reservations
+                if held.start <= before < held.end and not held.start <= after < held.end
+            ]
+            releases.move_all(self.cluster, moved, sign)
         if time < since:
             self.cycle.ledger.move(self.cluster, since, time)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from windlass.core import arrays
 from windlass.core.choosing import PARTITIONED
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Nomination, Placement, Role, Running, Seat, Unit
@@ -65,13 +66,17 @@ def _listed(
         if node is None or role is None:
             continue
         numa = cluster.bank.numa_of(node, seat.grants) if role.bundle else -1
-        counts[seat.role, node, numa] = counts.get((seat.role, node, numa), 0) + 1
-        devices += cluster.bank.footprint(node, seat.grants)
-        ports += [(port, node) for port in role.ports]
+        there = seat.role, node, numa
+        counts[there] = counts.get(there, 0) + 1
+        if seat.grants:
+            devices += cluster.bank.footprint(node, seat.grants)
+        if role.ports:
+            ports += [(port, node) for port in role.ports]
     members: list[list[int]] = []
     for (name, node, numa), count in counts.items():
+        shape = cluster.shape_of(roles[name])
         member = [node] + [0] * len(cluster.resources)
-        for column, need in cluster.needs_on(cluster.shape_of(roles[name]), node, numa):
+        for column, need in cluster.needs_on(shape, node, numa) if shape.bundle else shape.needs:
             member[1 + column] = need * count
         members.append(member)
     return members, devices, ports
@@ -95,6 +100,15 @@ def move(cluster: Cluster, rows: Rows, sign: int) -> None:
     cluster.shift(rows.members, rows.devices, sign)
     for port, node in rows.ports:
         cluster.shift_port(port, node, sign)
+
+
+def move_all(cluster: Cluster, several: Sequence[Rows], sign: int) -> None:
+    """The same of many, at once."""
+    if several:
+        members = np.concatenate([rows.members for rows in several], axis=1)
+        devices = np.concatenate([rows.devices for rows in several], axis=1)
+        ports = tuple([port for rows in several for port in rows.ports])
+        move(cluster, Rows(members, devices, ports), sign)
 
 
 def insist(cluster: Cluster, role: Role, seat: Seat) -> None:
@@ -153,7 +167,7 @@ class Table:
         """Rows by time, and their times."""
         if self._changed:
             kept = self._order[~self._stale[self._order]]
-            new = np.unique(np.array(self._added, np.int64))
+            new = arrays.distinct(self._added, len(self._live))
             new = new[self._live[new]]
             new = new[np.argsort(self._time[new], kind="stable")]
             at = np.searchsorted(self._time[kept], self._time[new], side="right")
@@ -328,10 +342,11 @@ class Ledger:
 
     def _new_stays(self, cycle: Cycle) -> Iterator[tuple[Unit, Sequence[Seat], float]]:
         """Who was placed or nominated since, and gives back at a known time."""
+        started = cycle.running.maps[0]
         placed = itertools.islice(cycle.placements.values(), self._placed, None)
         nominated = (n for n in cycle.nominations.values() if n.unit not in self._nominated)
         for each in itertools.chain[Placement | Nomination](placed, nominated):
-            running = cycle.running.get(each.unit)
+            running = started.get(each.unit) or cycle.running.get(each.unit)
             unit = running.unit if running is not None else cycle.snapshot.waiting[each.unit]
             end = running.expected_end if running is not None else cycle.expected_end(unit)
             if end is not None:
@@ -367,7 +382,9 @@ class _Lane:
         self._values = table.values
         self._order, self.times = table.in_order()
         if skipped:
-            keep = ~np.isin(self._order, skipped)
+            stays = np.ones(self._values.shape[1], np.bool_)
+            stays[skipped] = False
+            keep = stays[self._order]
             self._order, self.times = self._order[keep], self.times[keep]
         if len(self.times) and self.times[0] < now:
             late = int(np.searchsorted(self.times, now))
