@@ -231,19 +231,51 @@ def give_back(cycle: Cycle, running: Running) -> None:
 
 def recall(cycle: Cycle) -> None:
     """What the last decision promised binds from the start of this one, where it still holds."""
-    for old in cycle.snapshot.reservations[: cycle.policy.reservations]:
-        unit = cycle.snapshot.waiting.get(old.unit)
+    due = [
+        (unit, old, max(old.start, cycle.now))
+        for old in cycle.snapshot.reservations[: cycle.policy.reservations]
+        if (unit := cycle.snapshot.waiting.get(old.unit)) is not None
+        and unit.key not in cycle.placements
+        and unit.key not in cycle.nominations
+        and unit.queue in cycle.tree.queues
+        and unit.queue not in cycle.tree.held
+        and not _has_terms(cycle, unit)
+    ]
+    left, moment = Counter(start for _, _, start in due), None
+    for unit, old, start in due:
+        left[start] -= 1
+        if not _asks_for(unit, old):
+            continue
+        moment = _Moment.of(cycle, start, moment)
+        shadow = moment.cluster.fork(()) if left[start] else moment.cluster
+        held = _hold_again(cycle, unit, old, start, shadow)
+        if held is not None:
+            _add(cycle, held)
+
+
+class _Moment:
+    """The cluster at a time, with the promises that are under way then. Many start together, so
+    it is kept from one to the next."""
+
+    def __init__(self, cycle: Cycle, time: float) -> None:
+        self.time = time
+        self.cluster = cycle.scene.cluster.fork(())
+        self.seated = list[releases.Rows]()
+        cycle.ledger.refresh(cycle)
+        cycle.ledger.move(self.cluster, releases.AT_ONCE, time)
+
+    @staticmethod
+    def of(cycle: Cycle, time: float, last: _Moment | None) -> _Moment:
+        rows = [held.rows for held in cycle.reservations if held.start <= time < held.end]
         if (
-            unit is not None
-            and unit.key not in cycle.placements
-            and unit.key not in cycle.nominations
-            and unit.queue in cycle.tree.queues
-            and unit.queue not in cycle.tree.held
-            and not _has_terms(cycle, unit)
-        ):
-            held = _hold_again(cycle, unit, old)
-            if held is not None:
-                _add(cycle, held)
+            last is None
+            or last.time != time
+            or any(one is not other for one, other in zip(last.seated, rows, strict=False))
+        ):  # another time, or somebody sits elsewhere by now
+            last = _Moment(cycle, time)
+        releases.move_all(last.cluster, rows[len(last.seated) :], -1)
+        last.seated = rows
+        return last
 
 
 def lift(cycle: Cycle, unit: Unit) -> Held | None:
@@ -343,19 +375,20 @@ def claim(cycle: Cycle, unit: Unit, promise: Held | None) -> bool:
     return _stop_guests(cycle, unit, promise)
 
 
-def _hold_again(cycle: Cycle, unit: Unit, old: Reservation) -> Held | None:
+def _asks_for(unit: Unit, old: Reservation) -> bool:
+    """Whether the unit still asks for what it was promised."""
     wanted = {wish.role.name: wish.count for wish in place.least_of(unit)}
-    if Counter(seat.role for seat in old.seats) != wanted:
-        return None  # it asks for something else by now
-    start = max(old.start, cycle.now)
-    shadow = cycle.scene.cluster.fork(())
-    cycle.ledger.refresh(cycle)
-    cycle.ledger.move(shadow, releases.AT_ONCE, start)
-    for other in cycle.reservations:
-        if other.start <= start < other.end:
-            releases.move(shadow, other.rows, -1)
+    return Counter([seat.role for seat in old.seats]) == wanted
+
+
+def _hold_again(
+    cycle: Cycle, unit: Unit, old: Reservation, start: float, shadow: Cluster
+) -> Held | None:
+    """The promise as it was, in the cluster as it will be then; None: there is no room for it."""
+    rows = releases.rows_of(shadow, unit, old.seats)
     seats: list[Seat] | None = list(old.seats)
-    if not _all_there(shadow, unit, old.seats):
+    there = _all_there(shadow, unit, old.seats, rows)
+    if not there:
         seats = shadows.sit_again(shadow, unit, old.seats)
     if seats is None:
         shadow.rollback(0)
@@ -366,17 +399,16 @@ def _hold_again(cycle: Cycle, unit: Unit, old: Reservation) -> Held | None:
         return None
     shadow.settle()
     end = FOREVER if unit.expected is None else start + unit.expected
-    return Held(unit, start, end, seats, shadow, fresh=False)
+    return Held(unit, start, end, seats, shadow, fresh=False, _rows=rows if there else None)
 
 
-def _all_there(cluster: Cluster, unit: Unit, seats: Sequence[Seat]) -> bool:
+def _all_there(cluster: Cluster, unit: Unit, seats: Sequence[Seat], rows: releases.Rows) -> bool:
     """Takes the very seats, devices and all, if every one of them is free; else nothing."""
-    rows = releases.rows_of(cluster, unit, seats)
     if not all(cluster.serves(role, seat) for role, seat in _cast(unit, seats)):
         return False
     if rows.ports:
         return place.sit_down(cluster, unit, seats)
-    if not cluster.bank.has_room(rows.devices):
+    if rows.devices.shape[1] and not cluster.bank.has_room(rows.devices):
         return False
     cluster.shift(rows.members, rows.devices, -1)
     if cluster.free[:, rows.members[0]].min(initial=0) >= 0:
