@@ -31,6 +31,9 @@ Times = npt.NDArray[np.float64]
 Footprint = tuple[int, int, int, int, int]
 """Of a grant, as `Bank.footprint` has it."""
 
+_Entry = tuple[Unit, Iterable[Seat], float]
+"""A unit, what it gives back, and when."""
+
 AT_ONCE = float("-inf")
 """The end of who was told to go: any moment now."""
 
@@ -219,9 +222,7 @@ class Releases:
     def enter(self, cluster: Cluster, unit: Unit, seats: Iterable[Seat], end: float) -> None:
         self.enter_all(cluster, [(unit, seats, end)])
 
-    def enter_all(
-        self, cluster: Cluster, stays: Iterable[tuple[Unit, Iterable[Seat], float]]
-    ) -> None:
+    def enter_all(self, cluster: Cluster, stays: Iterable[_Entry]) -> None:
         """Hundreds start in a decision: arrays are made once for all of them."""
         members, devices = list[list[int]](), list[Footprint]()
         ends, owners = (list[float](), list[float]()), list[tuple[str, int, int]]()
@@ -275,6 +276,10 @@ class Ledger:
         self._insistent: list[tuple[Role, Seat]] = []
         """Ports and slices that are held for somebody on top of who leaves them."""
         self._now = 0.0
+        self._looked_at = AT_ONCE
+        """The latest time to which a cluster was moved."""
+        self._later: list[_Entry] = []
+        """Who starts now and ends after that: mostly nobody ever looks so far ahead."""
 
     def refresh(self, cycle: Cycle) -> None:
         """Takes in what the decision has done since the last time."""
@@ -288,23 +293,42 @@ class Ledger:
             set(cycle.nominations),
         ):
             return
-        self._take_in(cycle, self._own)
         self._insistent, self._now = cycle.departures.insistent(), cycle.now
+        self._looked_at = max(self._looked_at, cycle.now)
+        self._take_in(cycle, self._own)
         self._sort(cycle.now)
 
     def times(self, after: float, before: float) -> Times:
         """When room comes back, strictly between two moments, ascending."""
         times, more = (_between(members.times, after, before) for members, _ in self._lanes)
+        later = [end for _, _, end in self._later if after < end < before]
+        more = np.sort(np.concatenate([more, later]))
         return _distinct(np.insert(times, np.searchsorted(times, more), more))
 
     def move(self, cluster: Cluster, since: float, until: float) -> None:
         """Brings a cluster from how it will be at one time to how it will be at another."""
+        self._look_at(cluster, max(since, until))
         if since == AT_ONCE and self._insistent:
             self._move(cluster, since, self._now)
             for role, seat in self._insistent:
                 insist(cluster, role, seat)
             since = self._now
         self._move(cluster, since, until)
+
+    def _look_at(self, cluster: Cluster, time: float) -> None:
+        """Enters who ends until then."""
+        if time > self._looked_at and self._own is not None:
+            self._looked_at = time
+            if any(end <= time for _, _, end in self._later):
+                self._enter(cluster, self._own, self._later)
+                self._sort(self._now)
+
+    def _enter(self, cluster: Cluster, own: Releases, stays: Iterable[_Entry]) -> None:
+        """Those who end until the latest time that was looked at; others are kept for later."""
+        due, self._later = list[_Entry](), []
+        for stay in stays:
+            (due if stay[2] <= self._looked_at else self._later).append(stay)
+        own.enter_all(cluster, due)
 
     def _move(self, cluster: Cluster, since: float, until: float) -> None:
         sign = 1 if until > since else -1
@@ -332,15 +356,16 @@ class Ledger:
             if running is not None:
                 self._stopped.add(eviction.unit)
                 own.leave(eviction.unit)
+                self._later = [stay for stay in self._later if stay[0].key != eviction.unit]
                 told = tuple(
                     (s.role, s.index) for s in cycle.departures.told()[eviction.unit].seats
                 )
                 own.follow(cluster, dataclasses.replace(running, leaving=told))
         self._evicted = len(cycle.evictions)
-        own.enter_all(cluster, self._new_stays(cycle))
+        self._enter(cluster, own, [*self._later, *self._new_stays(cycle)])
         self._placed, self._nominated = len(cycle.placements), set(cycle.nominations)
 
-    def _new_stays(self, cycle: Cycle) -> Iterator[tuple[Unit, Sequence[Seat], float]]:
+    def _new_stays(self, cycle: Cycle) -> Iterator[_Entry]:
         """Who was placed or nominated since, and gives back at a known time."""
         started = cycle.running.maps[0]
         placed = itertools.islice(cycle.placements.values(), self._placed, None)
