@@ -381,8 +381,9 @@ class Cluster:
     def caps_of(self, shapes: Gauge, where: Ints | slice) -> Ints:
         """`caps` by shape and node, found anew."""
         fit = shapes.by_amounts(self.free[:, where])
-        for request, rows in shapes.by_request.items():
-            fit[rows] = np.minimum(fit[rows], self.bank.fit_request(request, where))
+        if shapes.requests:
+            most = np.array(self.bank.fit_requests(shapes.requests, where))[shapes.requested]
+            fit[shapes.requesting] = np.minimum(fit[shapes.requesting], most)
         np.maximum(fit, 0, out=fit)
         for constraint, rows in shapes.by_constraint.items():
             usable = self.usable(constraint)

@@ -156,6 +156,18 @@ class Bank:
         (request,) = shape.requests
         return request.count if request.form == "whole" and self._serves_all(request) else None
 
+    def fit_requests(self, requests: Iterable[DeviceRequest], where: Ints | slice) -> list[Ints]:
+        """`fit_request` of each: what shares are had of is looked up once."""
+        found, left = list[Ints](), None
+        for request in requests:
+            if request.form == "share" and self._serves_all(request):
+                if left is None:
+                    left = (self.mode[where] <= SHARED, self.compute[where], self.memory[where])
+                found.append(_fit_shares(request, *left))
+            else:
+                found.append(self.fit_request(request, where))
+        return found
+
     def _serves_all(self, request: DeviceRequest) -> bool:
         """Whether every device could serve the request, and all of them are of one model."""
         found = self._any.get(request)

@@ -12,6 +12,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
+
 from windlass.core import looks, models, place, releases, shadows
 from windlass.core.cluster import Cluster
 from windlass.core.crowd import Crowd
@@ -21,6 +24,8 @@ from windlass.core.shadows import Held
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Cycle
+
+Ints = npt.NDArray[np.int64]
 
 ATTEMPTS = 8
 """Moments tried for a unit of several shapes, where enough room in all proves nothing."""
@@ -80,7 +85,9 @@ class _Search:
         self.tries = ATTEMPTS
         self._time = releases.AT_ONCE
         scene = cycle.scene
-        self.scene = Scene(cluster, cycle.work, scene.crowd, scorer=scene.scorer)
+        self.scene = Scene(
+            cluster, cycle.work, scene.crowd, limits=scene.limits, scorer=scene.scorer
+        )
 
     @property
     def given_up(self) -> bool:
@@ -115,7 +122,7 @@ class _Search:
 
     def _fits(self, time: float) -> bool:
         self._go(time)
-        self.scene.ceilings = shadows.ceilings(self.scene, self._ahead(time), self.wishes)
+        self.scene.ceilings = self._ceilings(self._ahead(time))
         fits = fits_by_count(self.scene, self.unit, self.wishes)
         self.scene.ceilings = {}
         return fits
@@ -128,7 +135,7 @@ class _Search:
         self.scene.crowd = self._crowd(time)
         for model in models.in_turn(self.unit):
             self.scene.model = model
-            self.scene.ceilings = shadows.ceilings(self.scene, ahead, self.wishes)
+            self.scene.ceilings = self._ceilings(ahead)
             answer = place.place(self.scene, self.unit, self.wishes)
             self.scene.model, self.scene.ceilings = "", {}
             if isinstance(answer, Failure):
@@ -145,6 +152,10 @@ class _Search:
         until = time + self.runs
         return tuple(held for held in self.cycle.reservations if time < held.start < until)
 
+    def _ceilings(self, ahead: tuple[Held, ...]) -> dict[int, Ints]:
+        others = self.cycle.scene.cluster.kept_shapes()
+        return shadows.ceilings(self.scene, ahead, self.wishes, others)
+
     def _after(self, time: float) -> list[Held]:
         return [held for held in self.cycle.reservations if time < held.start]
 
@@ -157,9 +168,12 @@ class _Search:
             self.cycle.ledger.move(self.cluster, since, time)
         for sign in (+1, -1):
             before, after = (since, time) if sign > 0 else (time, since)
-            for held in self.cycle.reservations:
-                if held.start <= before < held.end and not held.start <= after < held.end:
-                    releases.move(self.cluster, held.rows, sign)
+            moved = [
+                held.rows
+                for held in self.cycle.reservations
+                if held.start <= before < held.end and not held.start <= after < held.end
+            ]
+            releases.move_all(self.cluster, moved, sign)
         if time < since:
             self.cycle.ledger.move(self.cluster, since, time)
 

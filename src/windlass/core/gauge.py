@@ -74,6 +74,12 @@ class Gauge:
         self.by_constraint: dict[Constraint, Ints] = _grouped(
             (shape.constraint, i) for i, shape in enumerate(self.shapes)
         )
+        plain = [(i, s.requests[0]) for i, s in enumerate(self.shapes) if s.is_plain and s.requests]
+        self.requests = list(dict.fromkeys(request for _, request in plain))
+        """For devices, of all that ask for nothing intricate."""
+        self.requesting = np.array([i for i, _ in plain], np.int64)
+        """Which of the shapes those are, and which of the requests is theirs."""
+        self.requested = np.array([self.requests.index(each) for _, each in plain], np.int64)
         self.intricate = [(i, shape) for i, shape in enumerate(self.shapes) if not shape.is_plain]
         """Those of which sums over each thing alone do not tell how many fit."""
 

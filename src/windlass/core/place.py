@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,9 @@ from windlass.core.crowd import Crowd
 from windlass.core.facts import Pack, Role, Seat, Topology, Unit
 from windlass.core.shapes import Shape
 from windlass.core.taste import Taste
+
+if TYPE_CHECKING:
+    from windlass.core.shadows import Ceilings, Held
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -88,7 +91,7 @@ class Scene:
     """Who is where, by labels, for affinity and spread terms."""
     ceilings: dict[int, Ints] = dataclasses.field(default_factory=dict)
     """Shape id -> most members per node, where reserved room must stay free."""
-    limits: dict[object, tuple[object, Ints]] = dataclasses.field(default_factory=dict)
+    limits: dict[tuple[Held, ...], Ceilings] = dataclasses.field(default_factory=dict)
     """Ceilings that were found before; kept by `shadows`."""
     scorer: Scorer | None = None
     model: str = ""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import looks
+from windlass.core import arrays, looks
 from windlass.core.choosing import PARTITIONED
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Nomination, Placement, Role, Running, Seat, Unit
@@ -30,6 +30,9 @@ Times = npt.NDArray[np.float64]
 
 Footprint = tuple[int, int, int, int, int]
 """Of a grant, as `Bank.footprint` has it."""
+
+_Entry = tuple[Unit, Iterable[Seat], float]
+"""A unit, what it gives back, and when."""
 
 AT_ONCE = float("-inf")
 """The end of who was told to go: any moment now."""
@@ -66,13 +69,17 @@ def _listed(
         if node is None or role is None:
             continue
         numa = cluster.bank.numa_of(node, seat.grants) if role.bundle else -1
-        counts[seat.role, node, numa] = counts.get((seat.role, node, numa), 0) + 1
-        devices += cluster.bank.footprint(node, seat.grants)
-        ports += [(port, node) for port in role.ports]
+        there = seat.role, node, numa
+        counts[there] = counts.get(there, 0) + 1
+        if seat.grants:
+            devices += cluster.bank.footprint(node, seat.grants)
+        if role.ports:
+            ports += [(port, node) for port in role.ports]
     members: list[list[int]] = []
     for (name, node, numa), count in counts.items():
+        shape = cluster.shape_of(roles[name])
         member = [node] + [0] * len(cluster.resources)
-        for column, need in cluster.needs_on(cluster.shape_of(roles[name]), node, numa):
+        for column, need in cluster.needs_on(shape, node, numa) if shape.bundle else shape.needs:
             member[1 + column] = need * count
         members.append(member)
     return members, devices, ports
@@ -101,6 +108,15 @@ def move(cluster: Cluster, rows: Rows, sign: int) -> None:
     cluster.shift(rows.members, rows.devices, sign)
     for port, node in rows.ports:
         cluster.shift_port(port, node, sign)
+
+
+def move_all(cluster: Cluster, several: Sequence[Rows], sign: int) -> None:
+    """The same of many, at once."""
+    if several:
+        members = np.concatenate([rows.members for rows in several], axis=1)
+        devices = np.concatenate([rows.devices for rows in several], axis=1)
+        ports = tuple([port for rows in several for port in rows.ports])
+        move(cluster, Rows(members, devices, ports), sign)
 
 
 def insist(cluster: Cluster, role: Role, seat: Seat) -> None:
@@ -159,7 +175,7 @@ class Table:
         """Rows by time, and their times."""
         if self._changed:
             kept = self._order[~self._stale[self._order]]
-            new = np.unique(np.array(self._added, np.int64))
+            new = arrays.distinct(self._added, len(self._live))
             new = new[self._live[new]]
             new = new[np.argsort(self._time[new], kind="stable")]
             at = np.searchsorted(self._time[kept], self._time[new], side="right")
@@ -211,9 +227,7 @@ class Releases:
     def enter(self, cluster: Cluster, unit: Unit, seats: Iterable[Seat], end: float) -> None:
         self.enter_all(cluster, [(unit, seats, end)])
 
-    def enter_all(
-        self, cluster: Cluster, stays: Iterable[tuple[Unit, Iterable[Seat], float]]
-    ) -> None:
+    def enter_all(self, cluster: Cluster, stays: Iterable[_Entry]) -> None:
         """Hundreds start in a decision: arrays are made once for all of them."""
         members, devices = list[list[int]](), list[Footprint]()
         ends, owners = (list[float](), list[float]()), list[tuple[str, int, int]]()
@@ -267,6 +281,10 @@ class Ledger:
         self._insistent: list[tuple[Role, Seat]] = []
         """Ports and slices that are held for somebody on top of who leaves them."""
         self._now, self._believed = 0.0, False
+        self._looked_at = AT_ONCE
+        """The latest time to which a cluster was moved."""
+        self._later: list[_Entry] = []
+        """Who starts now and ends after that: mostly nobody ever looks so far ahead."""
 
     def refresh(self, cycle: Cycle) -> None:
         """Takes in what the decision has done since the last time."""
@@ -280,8 +298,9 @@ class Ledger:
             set(cycle.nominations),
         ):
             return
-        self._take_in(cycle, self._own)
         self._insistent, self._now = cycle.departures.insistent(), cycle.now
+        self._looked_at = max(self._looked_at, cycle.now)
+        self._take_in(cycle, self._own)
         self._sort(cycle.now)
 
     def believes(self, cycle: Cycle) -> bool:
@@ -301,16 +320,34 @@ class Ledger:
     def times(self, after: float, before: float) -> Times:
         """When room comes back, strictly between two moments, ascending."""
         times, more = (_between(members.times, after, before) for members, _ in self._lanes)
+        later = [end for _, _, end in self._later if after < end < before]
+        more = np.sort(np.concatenate([more, later]))
         return _distinct(np.insert(times, np.searchsorted(times, more), more))
 
     def move(self, cluster: Cluster, since: float, until: float) -> None:
         """Brings a cluster from how it will be at one time to how it will be at another."""
+        self._look_at(cluster, max(since, until))
         if since == AT_ONCE and self._insistent:
             self._move(cluster, since, self._now)
             for role, seat in self._insistent:
                 insist(cluster, role, seat)
             since = self._now
         self._move(cluster, since, until)
+
+    def _look_at(self, cluster: Cluster, time: float) -> None:
+        """Enters who ends until then."""
+        if time > self._looked_at and self._own is not None:
+            self._looked_at = time
+            if any(end <= time for _, _, end in self._later):
+                self._enter(cluster, self._own, self._later)
+                self._sort(self._now)
+
+    def _enter(self, cluster: Cluster, own: Releases, stays: Iterable[_Entry]) -> None:
+        """Those who end until the latest time that was looked at; others are kept for later."""
+        due, self._later = list[_Entry](), []
+        for stay in stays:
+            (due if stay[2] <= self._looked_at else self._later).append(stay)
+        own.enter_all(cluster, due)
 
     def _move(self, cluster: Cluster, since: float, until: float) -> None:
         sign = 1 if until > since else -1
@@ -336,20 +373,22 @@ class Ledger:
             if running is not None:
                 self._stopped.add(eviction.unit)
                 own.leave(eviction.unit)
+                self._later = [stay for stay in self._later if stay[0].key != eviction.unit]
                 told = tuple(
                     (s.role, s.index) for s in cycle.departures.told()[eviction.unit].seats
                 )
                 own.follow(cluster, dataclasses.replace(running, leaving=told))
         self._evicted = len(cycle.evictions)
-        own.enter_all(cluster, self._new_stays(cycle))
+        self._enter(cluster, own, [*self._later, *self._new_stays(cycle)])
         self._placed, self._nominated = len(cycle.placements), set(cycle.nominations)
 
-    def _new_stays(self, cycle: Cycle) -> Iterator[tuple[Unit, Sequence[Seat], float]]:
+    def _new_stays(self, cycle: Cycle) -> Iterator[_Entry]:
         """Who was placed or nominated since, and gives back at a known time."""
+        started = cycle.running.maps[0]
         placed = itertools.islice(cycle.placements.values(), self._placed, None)
         nominated = (n for n in cycle.nominations.values() if n.unit not in self._nominated)
         for each in itertools.chain[Placement | Nomination](placed, nominated):
-            running = cycle.running.get(each.unit)
+            running = started.get(each.unit) or cycle.running.get(each.unit)
             unit = running.unit if running is not None else cycle.snapshot.waiting[each.unit]
             end = running.expected_end if running is not None else cycle.expected_end(unit)
             if end is not None:
@@ -387,7 +426,9 @@ class _Lane:
         self.believed_until = float("inf")
         """When the next of those who are late is looked at again."""
         if skipped:
-            keep = ~np.isin(self._order, skipped)
+            stays = np.ones(self._values.shape[1], np.bool_)
+            stays[skipped] = False
+            keep = stays[self._order]
             self._order, self.times = self._order[keep], self.times[keep]
         if len(self.times) and self.times[0] <= now:
             late = int(np.searchsorted(self.times, now, side="right"))

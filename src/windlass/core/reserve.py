@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from windlass.core import alike, earliest, order, place, releases, shadows, verdicts
@@ -55,14 +55,29 @@ def crossed(cycle: Cycle, unit: Unit, end: float | None) -> tuple[Held, ...]:
 def binds(cycle: Cycle, unit: Unit, held: Held) -> bool:
     """Whether a promise counts for the unit: given at an earlier turn of this decision, or not to
     somebody whom the unit may pass."""
-    return held.fresh or not _passes(cycle, unit)(held.unit)
+    return bool(_binding(cycle, unit, [held]))
 
 
 def _binding(cycle: Cycle, unit: Unit, promises: list[Held]) -> list[Held]:
-    if all(held.fresh for held in promises):
+    """Those that count for the unit. Whom it may pass is whom it could stop if that ran already: in
+    one queue that is the lower priority, between queues who would borrow where the unit takes back
+    its guarantee. The order among equals says who is promised a start; once promised it is kept,
+    whoever comes to stand before it."""
+    earlier = [held for held in promises if not held.fresh]
+    if not earlier:
         return promises
-    passes = _passes(cycle, unit)
-    return [held for held in promises if held.fresh or not passes(held.unit)]
+    tree, own = cycle.tree, unit.queue
+    passed = [held for held in earlier if held.unit.queue == own]
+    if passed:
+        queue = cycle.queue_of(unit)
+        mine = order.priority(queue, unit)
+        passed = [held for held in passed if mine > order.priority(queue, held.unit)]
+    if tree.inside(own, cycle.need(unit)):
+        others = [held for held in earlier if held.unit.queue != own]
+        passed += [
+            held for held in others if not tree.inside(held.unit.queue, cycle.need(held.unit))
+        ]
+    return [held for held in promises if held not in passed] if passed else promises
 
 
 def stays_until(cycle: Cycle, unit: Unit, end: float | None) -> float:
@@ -80,6 +95,8 @@ def shortage(
     promise start too; that it may start alone was seen before. Quota that comes back before their
     start is not counted on."""
     tree, firm = cycle.tree, not unit.preemptible
+    if not tree.is_bound(unit.queue, firm=firm):
+        return None
     if not tree.withholding:  # then nobody else's quota matters but that of queues it shares
         shared = {name for name in tree.path(unit.queue) if tree.queues[name].limit}
         shared |= {unit.queue} if firm and tree.guaranteed else set()
@@ -146,7 +163,7 @@ def place_beside(
         scene.ceilings = {}
         if not isinstance(answer, Failure):
             stay = Stay(unit, cycle.now, until, answer)
-            found = shadows.clashing(_binding(cycle, unit, cycle.reservations), stay)
+            found = _clashing(cycle, stay)
             if not found:
                 return answer
             scene.cluster.rollback(mark)
@@ -161,6 +178,12 @@ def place_beside(
             for limit in limits.values():
                 limit[clashes] = 0
     return Failure(wishes[0].role, wishes[0].count, 0, resolved=False)
+
+
+def _clashing(cycle: Cycle, stay: Stay) -> list[int]:
+    """Nodes on which a promise that counts for the unit would not hold beside its stay."""
+    near = shadows.near(cycle.reservations, stay)  # nobody, mostly
+    return shadows.clashing(_binding(cycle, stay.unit, near), stay) if near else []
 
 
 def _place_apart(
@@ -186,6 +209,8 @@ def also_take(cycle: Cycle, unit: Unit, seats: Sequence[Seat], end: float | None
         return
     stay = Stay(unit, cycle.now, stays_until(cycle, unit, end), seats)
     met = shadows.affected(cycle.reservations, stay)
+    if not met:
+        return
     passed = [held for held in met if not binds(cycle, unit, held)]
     while (refused := shadows.admit(met, stay, keep=True)) is not None:
         # Who has no room left and is passed; else one that is passed moved to where it would be.
@@ -204,40 +229,56 @@ def give_back(cycle: Cycle, running: Running) -> None:
         shadows.leave(held, stay)
 
 
-def _passes(cycle: Cycle, unit: Unit) -> Callable[[Unit], bool]:
-    """Whom the unit may pass: whom it could stop if that ran already. In one queue that is the
-    lower priority, between queues who would borrow where the unit takes back its guarantee. The
-    order among equals says who is promised a start; once promised it is kept, whoever comes to
-    stand before it."""
-    tree, queue = cycle.tree, cycle.queue_of(unit)
-    inside, priority = tree.inside(unit.queue, cycle.need(unit)), order.priority(queue, unit)
-
-    def passes(other: Unit) -> bool:
-        if unit.queue != other.queue:
-            return inside and not tree.inside(other.queue, cycle.need(other))
-        return priority > order.priority(queue, other)
-
-    return passes
-
-
 # --- making promises ----------------------------------------------------------------------------
 
 
 def recall(cycle: Cycle) -> None:
     """What the last decision promised binds from the start of this one, where it still holds."""
-    for old in cycle.snapshot.reservations[: cycle.policy.reservations]:
-        unit = cycle.snapshot.waiting.get(old.unit)
+    due = [
+        (unit, old, max(old.start, cycle.now))
+        for old in cycle.snapshot.reservations[: cycle.policy.reservations]
+        if (unit := cycle.snapshot.waiting.get(old.unit)) is not None
+        and unit.key not in cycle.placements
+        and unit.key not in cycle.nominations
+        and unit.queue in cycle.tree.queues
+        and unit.queue not in cycle.tree.held
+        and not _has_terms(cycle, unit)
+    ]
+    left, moment = Counter(start for _, _, start in due), None
+    for unit, old, start in due:
+        left[start] -= 1
+        if not _asks_for(unit, old):
+            continue
+        moment = _Moment.of(cycle, start, moment)
+        shadow = moment.cluster.fork(()) if left[start] else moment.cluster
+        held = _hold_again(cycle, unit, old, start, shadow)
+        if held is not None:
+            _add(cycle, held)
+
+
+class _Moment:
+    """The cluster at a time, with the promises that are under way then. Many start together, so
+    it is kept from one to the next."""
+
+    def __init__(self, cycle: Cycle, time: float) -> None:
+        self.time = time
+        self.cluster = cycle.scene.cluster.fork(())
+        self.seated = list[releases.Rows]()
+        cycle.ledger.refresh(cycle)
+        cycle.ledger.move(self.cluster, releases.AT_ONCE, time)
+
+    @staticmethod
+    def of(cycle: Cycle, time: float, last: _Moment | None) -> _Moment:
+        rows = [held.rows for held in cycle.reservations if held.start <= time < held.end]
         if (
-            unit is not None
-            and unit.key not in cycle.placements
-            and unit.key not in cycle.nominations
-            and unit.queue in cycle.tree.queues
-            and unit.queue not in cycle.tree.held
-            and not _has_terms(cycle, unit)
-        ):
-            held = _hold_again(cycle, unit, old)
-            if held is not None:
-                _add(cycle, held)
+            last is None
+            or last.time != time
+            or any(one is not other for one, other in zip(last.seated, rows, strict=False))
+        ):  # another time, or somebody sits elsewhere by now
+            last = _Moment(cycle, time)
+        releases.move_all(last.cluster, rows[len(last.seated) :], -1)
+        last.seated = rows
+        return last
 
 
 def lift(cycle: Cycle, unit: Unit) -> Held | None:
@@ -374,26 +415,27 @@ def claim(cycle: Cycle, unit: Unit, promise: Held | None) -> bool:
     if seats is not None:
         until = stays_until(cycle, unit, cycle.expected_end(unit))
         stay = Stay(unit, cycle.now, until, seats)
-        if not shadows.clashing(_binding(cycle, unit, cycle.reservations), stay):
+        if not _clashing(cycle, stay):
             cycle.commit(unit, tuple(seats))
             return True
     cluster.rollback(mark)
     return _stop_guests(cycle, unit, promise)
 
 
-def _hold_again(cycle: Cycle, unit: Unit, old: Reservation) -> Held | None:
+def _asks_for(unit: Unit, old: Reservation) -> bool:
+    """Whether the unit still asks for what it was promised."""
     wanted = {wish.role.name: wish.count for wish in place.least_of(unit)}
-    if Counter(seat.role for seat in old.seats) != wanted:
-        return None  # it asks for something else by now
-    start = max(old.start, cycle.now)
-    shadow = cycle.scene.cluster.fork(())
-    cycle.ledger.refresh(cycle)
-    cycle.ledger.move(shadow, releases.AT_ONCE, start)
-    for other in cycle.reservations:
-        if other.start <= start < other.end:
-            releases.move(shadow, other.rows, -1)
+    return Counter([seat.role for seat in old.seats]) == wanted
+
+
+def _hold_again(
+    cycle: Cycle, unit: Unit, old: Reservation, start: float, shadow: Cluster
+) -> Held | None:
+    """The promise as it was, in the cluster as it will be then; None: there is no room for it."""
+    rows = releases.rows_of(shadow, unit, old.seats)
     seats: list[Seat] | None = list(old.seats)
-    if not _all_there(shadow, unit, old.seats):
+    there = _all_there(shadow, unit, old.seats, rows)
+    if not there:
         seats = shadows.sit_again(shadow, unit, old.seats)
     if seats is None:
         shadow.rollback(0)
@@ -404,17 +446,16 @@ def _hold_again(cycle: Cycle, unit: Unit, old: Reservation) -> Held | None:
         return None
     shadow.settle()
     end = FOREVER if unit.expected is None else start + unit.expected
-    return Held(unit, start, end, seats, shadow, fresh=False)
+    return Held(unit, start, end, seats, shadow, fresh=False, _rows=rows if there else None)
 
 
-def _all_there(cluster: Cluster, unit: Unit, seats: Sequence[Seat]) -> bool:
+def _all_there(cluster: Cluster, unit: Unit, seats: Sequence[Seat], rows: releases.Rows) -> bool:
     """Takes the very seats, devices and all, if every one of them is free; else nothing."""
-    rows = releases.rows_of(cluster, unit, seats)
     if not all(cluster.serves(role, seat) for role, seat in _cast(unit, seats)):
         return False
     if rows.ports:
         return place.sit_down(cluster, unit, seats)
-    if not cluster.bank.has_room(rows.devices):
+    if rows.devices.shape[1] and not cluster.bank.has_room(rows.devices):
         return False
     cluster.shift(rows.members, rows.devices, -1)
     if cluster.free[:, rows.members[0]].min(initial=0) >= 0:

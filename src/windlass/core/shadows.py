@@ -45,7 +45,7 @@ class Held:
     version: int = 0
     """Changes whenever what is free beside it changes; not where something was only tried."""
     _rows: releases.Rows | None = None
-    _beside: dict[int, tuple[int, Ints]] = dataclasses.field(default_factory=dict)
+    _beside: tuple[int, Gauge, Ints] | None = None
 
     def __post_init__(self) -> None:
         for at, seat in enumerate(self.seats):
@@ -68,17 +68,20 @@ class Held:
         self.seats, self._rows = seats, None
 
     def room_beside(self, shape: Shape, others: Gauge) -> Ints:
-        """Members of a shape that each of `nodes` takes beside the promise. Read only. The first
-        time this is told of all who may ask."""
-        if not self._beside:
-            rows = self.shadow.caps_of(others, self.nodes)
-            ids = (each.id for each in others.shapes)
-            self._beside = {i: (self.version, row) for i, row in zip(ids, rows, strict=True)}
-        known = self._beside.get(shape.id)
-        if known is None or known[0] != self.version:
-            known = (self.version, self.shadow.caps_at(shape, self.nodes))
-            self._beside[shape.id] = known
-        return known[1]
+        """Members of a shape that each of `nodes` takes beside the promise. Read only."""
+        row = others.number.get(shape.id)
+        if row is None:
+            return self.shadow.caps_at(shape, self.nodes)
+        room: Ints = self.rooms_beside(others)[row]
+        return room
+
+    def rooms_beside(self, shapes: Gauge) -> Ints:
+        """The same of many shapes, by shape and node: who asks for one asks for the others too."""
+        known = self._beside
+        if known is None or known[0] != self.version or known[1] is not shapes:
+            known = (self.version, shapes, self.shadow.caps_of(shapes, self.nodes))
+            self._beside = known
+        return known[2]
 
     def settle(self) -> None:
         """What was done to the shadow so far stays."""
@@ -99,33 +102,55 @@ class Stay:
             self.by_name.setdefault(seat.node, []).append(seat)
 
 
-def ceilings(scene: Scene, beside: tuple[Held, ...], wishes: Sequence[Wish]) -> dict[int, Ints]:
+class Ceilings:
+    """What some promises, as they are now, leave to others."""
+
+    def __init__(self, beside: Sequence[Held], at: tuple[int, ...], shapes: Gauge) -> None:
+        self.at = at
+        self._beside, self._shapes = beside, shapes
+        self._nodes = np.concatenate([held.nodes for held in beside])
+        self._rooms = np.concatenate([held.rooms_beside(shapes) for held in beside], axis=1)
+        self._limits: dict[int, Ints] = {}
+
+    def of(self, shape: Shape, size: int) -> Ints:
+        """Most members of the shape that each of so many nodes may take. Read only."""
+        limit = self._limits.get(shape.id)
+        if limit is None:
+            limit = self._limits[shape.id] = np.full(size, _MANY)
+            np.minimum.at(limit, self._nodes, self._room(shape))
+        return limit
+
+    def _room(self, shape: Shape) -> Ints:
+        row = self._shapes.number.get(shape.id)
+        if row is None:
+            parts = [held.room_beside(shape, self._shapes) for held in self._beside]
+            return np.concatenate(parts)
+        room: Ints = self._rooms[row]
+        return room
+
+
+def ceilings(
+    scene: Scene,
+    beside: tuple[Held, ...],
+    wishes: Sequence[Wish],
+    others: Gauge | None = None,
+) -> dict[int, Ints]:
     """Shape -> most members that each node may take and still keep every one of the promises. Read
-    only: kept in the scene until one of the shadows changes."""
-    limits: dict[int, Ints] = {}
+    only: kept in the scene until one of the shadows changes. `others`: shapes that may be asked
+    for next; if not given, those that the scene's cluster keeps."""
     if not beside:
-        return limits
-    at = tuple([held.version for held in beside])
-    for wish in wishes:
-        shape = scene.shape(wish.role)
-        known = scene.limits.get((shape.id, beside))
-        if known is None or known[0] != at:
-            known = (at, _ceiling(scene.cluster, beside, shape))
-            scene.limits[shape.id, beside] = known
-        limits[shape.id] = known[1]
-    return limits
-
-
-def _ceiling(cluster: Cluster, beside: Sequence[Held], shape: Shape) -> Ints:
-    limit, others = np.full(len(cluster), _MANY), cluster.kept_shapes()
-    room = np.concatenate([held.room_beside(shape, others) for held in beside])
-    np.minimum.at(limit, np.concatenate([held.nodes for held in beside]), room)
-    return limit
+        return {}
+    at, known = tuple([held.version for held in beside]), scene.limits.get(beside)
+    if known is None or known.at != at:
+        known = Ceilings(beside, at, others or scene.cluster.kept_shapes())
+        scene.limits[beside] = known
+    size, shapes = len(scene.cluster), [scene.shape(wish.role) for wish in wishes]
+    return {shape.id: known.of(shape, size) for shape in shapes}
 
 
 def nodes_of(beside: Sequence[Held]) -> Ints:
     """Nodes of which anything is promised."""
-    return np.unique(np.concatenate([np.zeros(0, np.int64), *(held.nodes for held in beside)]))
+    return np.array(sorted(set[int]().union(*(held.by_node for held in beside))), np.int64)
 
 
 def clashing(beside: Iterable[Held], stay: Stay) -> list[int]:
@@ -144,14 +169,16 @@ def clashing(beside: Iterable[Held], stay: Stay) -> list[int]:
 def affected(beside: Iterable[Held], stay: Stay) -> list[Held]:
     """Promises that fall into a stay and share a node with it, by their start; with those after it
     there, which one that has to move for the stay may meet on its new devices."""
-    found = [
-        held
-        for held in beside
-        if stay.start <= held.start and not held.names.isdisjoint(stay.by_name)
-    ]
+    found = near(beside, stay)
     if not any(held.start < stay.end for held in found):
         return []
     return sorted(found, key=lambda held: held.start)
+
+
+def near(beside: Iterable[Held], stay: Stay) -> list[Held]:
+    """Promises that share a node with a stay and start no earlier."""
+    names, start = stay.by_name, stay.start
+    return [held for held in beside if start <= held.start and not held.names.isdisjoint(names)]
 
 
 def admit(met: Sequence[Held], stay: Stay, *, keep: bool) -> Held | None:
