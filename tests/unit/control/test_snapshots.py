@@ -166,8 +166,11 @@ def test_how_a_queue_goes_about_it_is_taken_over():
 
 
 def test_a_queue_that_does_not_say_promises_as_suits_its_order():
-    queues = [build.a_queue("q", order=order) for order in ("fifo", "shortest")]
-    assert [snapshots.read_queue(each).promises for each in queues] == [1, 0]
+    orders = ("fifo", "shortest", "attained")
+    queues = [snapshots.read_queue(build.a_queue("q", order=order)) for order in orders]
+    assert [(each.promises, each.patient) for each in queues] == [
+        (1, False), (1, True), (0, False),
+    ]  # fmt: skip
 
 
 def test_the_queue_is_named_or_owns_the_namespace_or_is_the_default():
