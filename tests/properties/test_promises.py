@@ -21,6 +21,7 @@ AT_ONCE = Costs(grace=0.0, checkpoint=200.0, restart=0.0)
 
 @cases(120, 5000)
 @example(59, True)
+@example(510511, True)  # a checkpoint that rounding put before now was due for ever
 @given(st.integers(0, 1 << 32), st.booleans())
 def test_a_promised_start_is_kept_unless_somebody_with_the_right_passes(
     seed: int, preempt: bool

@@ -389,7 +389,8 @@ class Simulation:
                 continue
             at = live.checkpoint(self.now, interval)
             live.running = dataclasses.replace(live.running, checkpoint_at=at)
-            heapq.heappush(self._checkpoints, (at + interval, key, attempt))
+            due = live.next_checkpoint(self.now, interval)
+            heapq.heappush(self._checkpoints, (due, key, attempt))
             events.append(state.Saved(key, at))
         return events
 

@@ -98,8 +98,24 @@ class Live:
         """When it last saved its state."""
         if interval <= 0:
             return now
-        started = self.running.started
-        return started + math.floor((now - started) / interval) * interval
+        return self._save(self._saves(now, interval), interval)
+
+    def next_checkpoint(self, now: float, interval: float) -> float:
+        """When it saves its state next: always later than now."""
+        return self._save(self._saves(now, interval) + 1, interval)
+
+    def _save(self, number: int, interval: float) -> float:
+        return self.running.started + number * interval
+
+    def _saves(self, now: float, interval: float) -> int:
+        """How many there were, by the moments themselves: a quotient may be rounded to the other
+        side of a moment that is now, which would then be due again and again."""
+        number = math.floor((now - self.running.started) / interval)
+        while self._save(number + 1, interval) <= now:
+            number += 1
+        while number > 0 and self._save(number, interval) > now:
+            number -= 1
+        return number
 
     def turn(self, now: float, interval: float | None, seats: tuple[Seat, ...]) -> None:
         """It has other members: from now on it works at another rate."""
