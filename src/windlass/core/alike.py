@@ -44,6 +44,9 @@ class Memory:
     """Units that have a promise."""
     rest: list[tuple[Iterator[Unit], dict[int, Verdict]]] = dataclasses.field(default_factory=list)
     """Lines of which everybody else surely waits, and why, by kind: told on demand."""
+    heads: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Strict queue -> priority of the last head that waits there: who comes with a higher one does
+    not stand behind it."""
     searched: dict[str, int] = dataclasses.field(default_factory=dict)
     """Queue -> units for which no start could be promised."""
     waited: dict[str, bool] = dataclasses.field(default_factory=dict)
@@ -116,10 +119,12 @@ def over_quota(cycle: Cycle, unit: Unit, verdict: Verdict) -> None:
         cycle.memory.short[kind, _beside(cycle, unit)] = verdict
 
 
-def block(cycle: Cycle, queue: str, resource_class: str) -> None:
+def block(cycle: Cycle, head: Unit) -> None:
     """The head of a strict queue waits: so do all behind it that want the same resources."""
     memory, shapes = cycle.memory, cycle.scene.cluster.shapes
-    for kind in cycle.snapshot.kinds(queue):
+    resource_class = cycle.asked(head).resource_class
+    memory.heads[head.queue] = order.priority(cycle.queue_of(head), head)
+    for kind in cycle.snapshot.kinds(head.queue):
         if kind != OWN and shapes.classes[kind] == resource_class:
             memory.hopeless.setdefault(kind, verdicts.behind(shapes.examples[kind]))
 
@@ -131,6 +136,9 @@ def joins(cycle: Cycle, unit: Unit, now: float) -> bool:
     if queue is None or queue.order not in ("fifo", "priority") or not order.is_steady(queue):
         return False
     if unit.submitted != now or cycle.evictions or cycle.nominations:
+        return False
+    head = cycle.memory.heads.get(unit.queue)
+    if head is not None and order.priority(queue, unit) > head:
         return False
     cluster = cycle.scene.cluster
     return cluster.shapes.kind_of(unit, cluster.resources) in cycle.memory.hopeless

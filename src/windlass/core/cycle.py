@@ -430,7 +430,7 @@ class Cycle:
     def _wait(self, unit: Unit, verdict: Verdict) -> Verdict:
         if self.tree.queues[unit.queue].strict:
             self._blocked.add((unit.queue, self.asked(unit).resource_class))
-            alike.block(self, unit.queue, self.asked(unit).resource_class)
+            alike.block(self, unit)
         return verdict
 
     # --- what the steps share

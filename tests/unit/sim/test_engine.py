@@ -29,6 +29,17 @@ def test_what_happens_at_the_same_moment_is_decided_at_once() -> None:
     assert outcome(scenario(*jobs)).decisions == 2
 
 
+def test_who_comes_before_the_head_of_a_strict_queue_does_not_wait_as_those_behind_it_do() -> None:
+    """One of its kind started when the head was refused, and was then before it too."""
+    strict = Queue("default", order="priority", strict=True)
+    jobs = [
+        job("one", 0, 100, gpus=2, priority=90),
+        job("head", 0, 50, gpus=8, priority=50),
+        job("two", 10, 100, gpus=2, priority=90),
+    ]
+    assert play(scenario(*jobs, queues=(strict,)))["two"].first_start == 10
+
+
 PASSING = (
     job("running", 0, 100, gpus=4),
     job("head", 1, 50, gpus=8),
