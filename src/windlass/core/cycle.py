@@ -335,7 +335,11 @@ class Cycle:
     def _find_room(self, ask: Ask, promise: shadows.Held | None) -> Verdict | None:
         """For a unit that its quotas let start."""
         unit = ask.unit
-        kept = reserve.shortage(self, unit, ask.need, ask.beside) if ask.beside else None
+        kept = None
+        # What is due was promised beside the others: who started since left quota for all of them
+        # or ends before they start.
+        if ask.beside and not reserve.is_due(self, promise):
+            kept = reserve.shortage(self, unit, ask.need, ask.beside)
         if kept is not None:
             reserve.keep(self, promise)
             return self._wait(unit, verdicts.over_quota(unit, kept))

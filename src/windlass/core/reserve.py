@@ -402,10 +402,14 @@ def _add(cycle: Cycle, held: Held) -> bool:
     return True
 
 
+def is_due(cycle: Cycle, promise: Held | None) -> bool:
+    return promise is not None and promise.start <= cycle.now
+
+
 def claim(cycle: Cycle, unit: Unit, promise: Held | None) -> bool:
     """A promise that is due: the unit starts on the very nodes, or those who were let in on the
     understanding that they go are told to go."""
-    if promise is None or promise.start > cycle.now:
+    if promise is None or not is_due(cycle, promise):
         return False
     cluster = cycle.scene.cluster
     mark = cluster.mark()

@@ -368,3 +368,21 @@ def test_room_that_is_being_freed_comes_back_when_who_gets_it_ends():
     decision = decide(snapshot(nodes, [leaving, equal, far], waiting, queues, kept), NOW)
     assert [each.unit for each in decision.nominations] == ["urgent"]
     assert promises(decision) == {"head": NOW + 50, "last": NOW + 500}
+
+
+def test_a_promise_that_is_due_is_kept_beside_one_that_starts_when_others_have_ended():
+    """`brief` leaves quota for `due`, and is gone when `later` starts: the three never run at the
+    same time, and what the queue may use is enough for each two that do."""
+    queue = Queue("q", order="lifo", limit={"cpu": 3000}, reserve=2)
+    waiting = [
+        unit("later", role(1, 2), expected=100.0, submitted=0.0),
+        unit("due", role(1, 1), expected=900.0, submitted=1.0),
+        unit("brief", role(1, 2), expected=5.0, submitted=2.0),
+    ]
+    before = [
+        Reservation("due", NOW, (Seat("w", 0, "a"),)),
+        Reservation("later", NOW + 600, (Seat("w", 0, "a"),)),
+    ]
+    decision = decide(snapshot([node("a")], (), waiting, [queue], before), NOW)
+    assert started(decision) == {"brief", "due"}
+    assert promises(decision) == {"later": NOW + 600}
