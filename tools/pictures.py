@@ -20,6 +20,7 @@ from windlass.core.facts import (
     Grant,
     Node,
     Preference,
+    Profile,
     Queue,
     Requirement,
     Role,
@@ -29,6 +30,16 @@ from windlass.core.facts import (
     Unit,
 )
 
+PARTITIONED = Device(
+    "g0", "gpu", "a100", memory=40_960, forms=frozenset(("partition",)), slices=8,
+    profiles=(
+        Profile("1g", 1, (0, 1, 2, 3, 4, 5, 6), 142),
+        Profile("2g", 2, (0, 2, 4), 285),
+        Profile("3g", 4, (0, 4), 428),
+        Profile("4g", 4, (0,), 571),
+        Profile("7g", 8, (0,), 1000),
+    ),
+)  # fmt: skip
 NOW = 1_790_000_000.0
 HOUR = 3600.0
 RACKS = ("block", "rack")
@@ -136,6 +147,13 @@ CASES: dict[str, Facts] = {
         waiting=(unit("pair", bundle="pcie", requests=(
             DeviceRequest("gpu", 2), DeviceRequest("rdma"))),),
     ),
+    "partitions": facts(
+        Node("n0", {"cpu": 64_000}, (PARTITIONED,)),
+        waiting=tuple(
+            unit(key, request=DeviceRequest("gpu", profile=profile), at=float(number))
+            for number, (key, profile) in enumerate((("a", "1g"), ("b", "3g"), ("c", "1g")))
+        ),
+    ),
     "shares": facts(
         node("n0", 2),
         queues=(Queue("team", reserve=0),),
@@ -153,14 +171,20 @@ CASES: dict[str, Facts] = {
         ),
         waiting=(unit("r", queue="red"),),
     ),
+    "whole gang": facts(
+        *TWO,
+        queues=(Queue("red", guarantee={"gpu": 8000}), Queue("blue", guarantee={"gpu": 8000})),
+        running=(held(unit("gang", 2, queue="blue", preemptions=1), ("n0", EIGHT), ("n1", EIGHT)),),
+        waiting=(unit("r", gpus=1, queue="red"),),
+    ),
     "limit": facts(
         *TWO, queues=(Queue("team", limit={"gpu": 2000}),), waiting=(unit("four", gpus=4),)
     ),
     "lend": lent(unit("twelve", 3, 4, queue="blue")),
     "lend more": lent(unit("sixteen", 4, 4, queue="blue")),
     "firm": facts(
-        *TWO, queues=(Queue("red", guarantee={"gpu": 8000}),),
-        waiting=(unit("firm", 2, queue="red", preemptible=False),),
+        *TWO, queues=(Queue("red", guarantee={"gpu": 8000}), Queue("blue")),
+        waiting=(unit("firm", 2, queue="blue", preemptible=False),),
     ),
     "fifo": in_line("fifo"),
     "lifo": in_line("lifo"),
@@ -191,6 +215,29 @@ CASES: dict[str, Facts] = {
         ),
         waiting=(unit("high", 2, 2, priority=90),),
     ),
+    "move": facts(
+        *TWO,
+        running=(
+            held(unit("left", gpus=4, movable=True), ("n0", range(4))),
+            held(unit("right", gpus=4), ("n1", range(4))),
+        ),
+        waiting=(unit("whole"),),
+    ),
+    "no move": facts(
+        *TWO,
+        running=(
+            held(unit("left", gpus=4), ("n0", range(4))),
+            held(unit("right", gpus=4, preemptible=False), ("n1", range(4))),
+        ),
+        waiting=(unit("whole"),),
+    ),
+    "repair": facts(
+        *TWO,
+        running=(
+            held(unit("gang", 2), ("n0", EIGHT)),
+            held(unit("low", priority=10), ("n1", EIGHT)),
+        ),
+    ),
     "preferred": facts(
         node("n0", labels={"disk": "hdd"}), node("n1", labels={"disk": "ssd"}),
         running=(held(unit("x", gpus=4), ("n0", range(4))),),
@@ -217,7 +264,13 @@ CASES: dict[str, Facts] = {
         ),
     ),
 }  # fmt: skip
-EXPLAINED = {"limit": ("four",), "backfill": ("big",), "impossible": ("rack3",), "wanted": ("big",)}
+EXPLAINED = {
+    "no move": ("whole",),
+    "limit": ("four",),
+    "backfill": ("big",),
+    "impossible": ("rack3",),
+    "wanted": ("big",),
+}
 
 
 def lines(decision: Decision) -> Iterator[str]:
@@ -241,12 +294,16 @@ def lines(decision: Decision) -> Iterator[str]:
 def _seats(seats: tuple[Seat, ...]) -> str:
     places: dict[str, list[str]] = {}
     for seat in seats:
-        devices = ",".join(
-            grant.device if grant.form == "whole" else f"{grant.device}:{grant.compute // 10}%"
-            for grant in seat.grants
-        )
-        places.setdefault(seat.node, []).append(devices)
+        places.setdefault(seat.node, []).append(",".join(map(_part, seat.grants)))
     return " ".join(f"{name}[{' '.join(each)}]" for name, each in places.items())
+
+
+def _part(grant: Grant) -> str:
+    if grant.form == "whole":
+        return grant.device
+    if grant.form == "partition":
+        return f"{grant.device}:{grant.profile}@{grant.start}"
+    return f"{grant.device}:{grant.compute // 10}%"
 
 
 def all_lines() -> Iterator[tuple[str, str]]:

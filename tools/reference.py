@@ -41,6 +41,16 @@ spec:
   guarantee: {gpu: 16, cpu: 256, memory: 1Ti}
   limit: {gpu: 64}
 """,
+    "Reservation": """\
+apiVersion: windlass.dev/v1alpha1
+kind: Reservation
+metadata: {name: cooling-works}
+spec:
+  from: "2026-12-01T20:00:00Z"
+  duration: 8h
+  nodes: {selector: {row: b}}
+  reason: work on the cooling of row b
+""",
     "PriceList": """\
 apiVersion: windlass.dev/v1alpha1
 kind: PriceList

@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from tests.contract.objects import Json, causes, cron_run, ok, own, queue, refused, run
+from tests.contract.objects import (
+    Json,
+    causes,
+    cron_run,
+    ok,
+    own,
+    queue,
+    refused,
+    reservation,
+    run,
+)
 from tests.harness.rest import Rest
 
 _ROLE: Json = {"name": "worker", "command": ["true"]}
@@ -85,6 +95,39 @@ _BAD_QUEUES: dict[str, tuple[Json, str]] = {
 def test_queue_that_breaks_the_schema_names_the_field(api: Rest, ns: str, case: str) -> None:
     spec, field = _BAD_QUEUES[case]
     refused(api.post(own("", "queues"), queue(f"{ns}-q", spec)), 422, "Invalid", field=field)
+
+
+_BAD_RESERVATIONS: dict[str, tuple[Json, str]] = {
+    "no-end": ({"duration": None}, "spec"),
+    "ends-before-it-begins": ({"duration": None, "to": "2035-01-01T00:00:00Z"}, "spec.to"),
+    "no-such-day": ({"from": "2036-02-31T00:00:00Z"}, ""),
+    "nodes-and-amounts": ({"amounts": {"gpu": 1}}, "spec"),
+    "for-nobody": ({"for": {}}, "spec.for"),
+    "amount-is-negative": ({"nodes": None, "amounts": {"gpu": -1}}, "spec.amounts.gpu"),
+}
+
+
+@pytest.mark.parametrize("case", _BAD_RESERVATIONS)
+def test_reservation_that_breaks_a_rule_names_the_field(api: Rest, ns: str, case: str) -> None:
+    spec, field = _BAD_RESERVATIONS[case]
+    body = reservation(f"{ns}-r", spec)
+    refused(api.post(own("", "reservations"), body), 422, "Invalid", field=field)
+
+
+def test_reservation_is_kept_as_written_and_its_status_is_written_apart(api: Rest, ns: str) -> None:
+    name, spec = f"{ns}-r", {"for": {"queues": ["a"]}, "nodes": None, "amounts": {"gpu/h100": 8}}
+    created = ok(api.post(own("", "reservations"), reservation(name, spec)), 201)
+    assert created["spec"] == {
+        "from": "2036-01-01T20:00:00Z", "duration": "8h", "timeZone": "UTC",
+        "for": {"queues": ["a"]}, "amounts": {"gpu/h100": 8},
+    }  # fmt: skip
+    path = own("", "reservations", name)
+    window = {"from": "2036-01-01T20:00:00Z", "to": "2036-01-02T04:00:00Z"}
+    told = {"status": {"state": "Scheduled", "window": window, "used": {"gpu/h100": "2"}}}
+    changed = ok(api.merge(f"{path}/status", told))
+    assert changed["status"] == told["status"]
+    again = ok(api.merge(path, {"spec": {"reason": "a course"}, "status": {"state": "Ended"}}))
+    assert (again["status"]["state"], again["metadata"]["generation"]) == ("Scheduled", 2)
 
 
 _BAD_CRON_RUNS: dict[str, tuple[Json, str]] = {

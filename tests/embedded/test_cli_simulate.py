@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import gzip
 import json
 import os
@@ -67,7 +68,9 @@ def test_programs_get_figures_and_the_same_bytes_every_time(jobs: Path) -> None:
     assert first.json["complete"] is True
     assert fifo["finished"] == 4
     assert set(fifo["wait_s"]) == {"mean", "p50", "p95", "p99", "max"}
-    assert fifo["fairness"]["users"]["worst_name"] in ("ada", "bob")
+    assert fifo["by_queue"]["default"]["device_seconds"] == 3160
+    assert fifo["by_user"]["bob"]["wait_s"]["max"] == 147
+    assert fifo["by_user"]["ada"]["share_while_backlogged"] is None, "ada never waited"
     assert fifo["wait_s"]["mean"] == 61.5
     assert shortest["wait_s"]["mean"] == 170, "`long` passes a head that has not waited long"
 
@@ -111,6 +114,24 @@ def test_a_report_is_written(jobs: Path, tmp_path: Path) -> None:
     assert invoke("simulate", jobs, "--html", page).code == exits.OK
     assert page.read_text().startswith("<!doctype html>")
     refused = invoke("simulate", jobs, "--html", tmp_path / "no" / "where.html")
+    assert (refused.code, "cannot be written" in refused.err) == (exits.FAILED, True)
+
+
+def test_records_have_a_row_for_each_attempt_of_each_policy(jobs: Path, tmp_path: Path) -> None:
+    path = tmp_path / "attempts.csv"
+    arguments = ("simulate", jobs, "--nodes", 1, "--order", "fifo,lifo")
+    result = invoke(*arguments, "--records", path)
+    assert (result.code, f"records: {path}" in result.err) == (exits.OK, True)
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["policy"], row["job"][8:]) for row in rows[3:5]] == [
+        ("fifo", "long"), ("lifo", "running"),
+    ]  # fmt: skip
+    found = invoke(*arguments, "--json").json["policies"]
+    for policy in found:
+        held = sum(float(r["device_seconds"]) for r in rows if r["policy"] == policy["policy"])
+        assert held == policy["by_queue"]["default"]["device_seconds"]
+    refused = invoke("simulate", jobs, "--records", tmp_path / "no" / "where.csv")
     assert (refused.code, "cannot be written" in refused.err) == (exits.FAILED, True)
 
 

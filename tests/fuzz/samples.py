@@ -85,6 +85,14 @@ BODIES: dict[str, Json] = {
             "template": {"spec": _RUN_SPEC},
         }
     },
+    "reservations.windlass.dev": {
+        "spec": {
+            "schedule": "0 20 * * 6", "timeZone": "Europe/Berlin", "duration": "8h",
+            "nodes": {"selector": {"row": "b"}},
+            "for": {"queues": ["team-a"], "namespaces": ["team-a"], "users": ["ann"]},
+            "reason": "a course",
+        }
+    },
     "pricelists.windlass.dev": {
         "spec": {
             "currency": "EUR", "effectiveFrom": "2099-01-01T00:00:00Z",

@@ -95,8 +95,8 @@ def place(
 def test_every_right_is_used_and_nothing_is_refused(place: Installation, tmp_path: Path) -> None:
     alice = Cli(place.plane.token_kubeconfig("alice"))
     steps = (
-        runs_of_all_kinds, a_budget, pods_ask, runs_by_the_clock, other_peoples_pods, volumes, logs,
-        usage,
+        runs_of_all_kinds, a_budget, a_reservation, pods_ask, runs_by_the_clock,
+        other_peoples_pods, volumes, logs, usage,
     )  # fmt: skip
     for step in steps:
         step(place, alice, tmp_path)
@@ -164,6 +164,36 @@ def a_budget(place: Installation, _: Cli, __: Path) -> None:
 
     rest.eventually("the ledger tells what is left", told, 3 * PATIENCE)
     ok(place.rest.merge(f"{API}/queues/default", {"spec": {"budget": None}}))
+
+
+def a_reservation(place: Installation, alice: Cli, _: Path) -> None:
+    """A window for nobody closes the only node; alice may read it and not write it."""
+    spec = {"from": "2026-01-01T00:00:00Z", "to": "2099-01-01T00:00:00Z"}
+    body = {
+        "apiVersion": "windlass.dev/v1alpha1", "kind": "Reservation",
+        "metadata": {"name": "closed"}, "spec": {**spec, "nodes": {"names": ["n1"]}},
+    }  # fmt: skip
+    path = f"{API}/reservations"
+    ok(place.rest.post(path, body), 201)
+
+    def is_active() -> bool:
+        return ok(place.rest.get(f"{path}/closed")).get("status", {}).get("state") == "Active"
+
+    rest.eventually("the scheduler tells its state", is_active, PATIENCE)
+    person = as_user(place.plane, "alice")
+    assert ok(person.get(f"{path}/closed"))["status"]["nodes"] == ["n1"]
+    assert person.delete(f"{path}/closed").status == 403
+    assert person.merge(f"{path}/closed", {"spec": {"reason": "x"}}).status == 403
+    submit(place, "kept-out", {})
+    run = f"{API}/namespaces/red/runs/kept-out"
+
+    def waits() -> bool:
+        return ok(place.rest.get(run)).get("status", {}).get("reason") == "ReservedUntil"
+
+    rest.eventually("it waits for the reservation", waits, PATIENCE)
+    alice("why", "-N", "red", "kept-out")
+    ok(place.rest.delete(f"{path}/closed"))
+    place.reaches("red", "kept-out", "Succeeded")
 
 
 def pods_ask(place: Installation, alice: Cli, _: Path) -> None:

@@ -82,6 +82,7 @@ class _Known:
         self.queues = {queue.name: queue for queue in facts.queues}
         self.nominations = {each.unit: each for each in facts.nominations}
         self.reservations, self.quotas = facts.reservations, facts.quotas
+        self.advance = facts.advance
 
     def facts(self) -> Facts:
         return dataclasses.replace(
@@ -93,6 +94,7 @@ class _Known:
             nominations=tuple(self.nominations.values()),
             reservations=self.reservations,
             quotas=self.quotas,
+            advance=self.advance,
         )
 
     def hear(self, event: state.Event) -> None:
@@ -107,6 +109,8 @@ class _Known:
                 self.queues.pop(name, None)
             case state.QuotasPut(quotas):
                 self.quotas = quotas
+            case state.AdvancePut(windows):
+                self.advance = windows
             case state.Promised(reservations):
                 self.reservations = reservations
             case _:
@@ -118,8 +122,11 @@ class _Known:
                 self.running.pop(unit.key, None)
                 self.waiting[unit.key] = unit
             case state.Holds(holder):
+                nomination = self.nominations.get(holder.unit.key)
                 self._forget(holder.unit.key)
                 self.running[holder.unit.key] = holder
+                if nomination is not None and (is_incomplete(holder) or not staying(holder)):
+                    self.nominations[holder.unit.key] = nomination
             case state.Saved(key, at):
                 if key in self.running:
                     holder = dataclasses.replace(self.running[key], checkpoint_at=at)
@@ -134,6 +141,15 @@ class _Known:
     def _forget(self, key: str) -> None:
         for things in (self.running, self.waiting, self.nominations):
             things.pop(key, None)
+
+
+def is_incomplete(running: Running) -> bool:
+    """Whether a gang has fewer members than its minimum, and none of them is leaving."""
+    counts = {role.name: 0 for role in running.unit.roles}
+    for seat in running.seats:
+        counts[seat.role] += 1
+    short = any(counts[role.name] < role.least for role in running.unit.roles)
+    return running.unit.gang and not running.leaving and short
 
 
 def staying(running: Running) -> tuple[Seat, ...]:

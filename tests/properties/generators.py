@@ -38,6 +38,8 @@ from windlass.core.facts import (
     Toleration,
     Topology,
     Unit,
+    UserLimit,
+    UserLimits,
 )
 from windlass.kinds.reasons import Reason
 
@@ -198,12 +200,24 @@ def queue(name: str, throw: Dice) -> Queue:
         reserve=throw.choice((0, 1, 2, None)),
         min_runtime=throw.choice((0.0, 0.0, 50.0)),
         max_priority=throw.choice((None, None, 20)),
-        past_use=throw.choice((0.0, 0.0, 0.3)),
+        half_life=throw.choice((None, None, 0.0, 86400.0)),
         user_fair=throw.one_in(3),
+        user_limits=user_limits(dice(throw.random(), name)) if throw.one_in(3) else None,
         held=(Reason.QUEUE_PAUSED, "paused") if throw.one_in(16) else None,
         namespaces=frozenset(throw.choice((("team",), ("team", "x"))))
         if throw.one_in(10)
         else None,
+    )
+
+
+def user_limits(throw: Dice) -> UserLimits:
+    """Small ones, so that they bind; now and then one user has another."""
+    own = {"ann": UserLimit(_amounts(throw, 3), throw.choice((None, 1, 4)))}
+    return UserLimits(
+        _amounts(throw, 4) if not throw.one_in(3) else {},
+        throw.choice((None, None, 1, 2)),
+        throw.choice((None, None, 1, 3)),
+        users=own if throw.one_in(3) else {},
     )
 
 
@@ -322,6 +336,7 @@ def unit(key: str, queues: tuple[str, ...], throw: Dice, taste: Taste) -> Unit:
         preempts=not throw.one_in(8),
         attained=throw.choice((0.0, 0.0, 40.0, 500.0)),
         kin=throw.choice(("", "ann/train", "bob/train", None)),
+        movable=throw.one_in(3),
     )
 
 

@@ -6,7 +6,7 @@ Nothing here uses the core's arrays, indexes or sums: two ways of counting must 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from tests.properties import carry
 from windlass.core import constraints
@@ -35,7 +35,8 @@ def check(before: Facts, decision: Decision, after: Facts) -> None:
     required_domains_are_kept(before, after)
     limits_are_kept(before, decision)
     namespaces_keep_their_quotas(before, decision)
-    firm_units_stay_inside_guarantees(before, decision)
+    users_keep_their_limits(before, decision)
+    firm_units_leave_the_guarantees_of_others(before, decision)
     evictions_have_gainers(before, decision)
     everybody_who_waits_is_told_why(before, decision)
     only_who_waits_is_promised_a_start(before, decision)
@@ -267,37 +268,101 @@ def namespaces_keep_their_quotas(before: Facts, decision: Decision) -> None:
             assert not more or held <= hard, f"{quota}: {held} {resource}"
 
 
+def users_keep_their_limits(before: Facts, decision: Decision) -> None:
+    """Nobody starts or grows beyond what its user may hold, or run at a time, in its queue and in
+    those above it; what was submitted beyond the limit does not start."""
+    units, running = _units(before), {each.unit.key for each in before.running}
+    parents = {queue.name: queue.parent for queue in before.queues}
+    for queue in before.queues:
+        for user in {each.user for each in units.values()} if queue.user_limits else ():
+            limit = queue.user_limits.of(user)
+            mine = {
+                key
+                for key, each in units.items()
+                if each.user == user and queue.name in _path(parents, each.queue)
+            }
+            held, given, started = Counter[str](), Counter[str](), 0
+            runs = sum(each.kin is not None for key, each in units.items() if key in mine & running)
+            for each in before.running:
+                if each.unit.key in mine:
+                    held += _cost(before, each.unit, each.seats)
+            for placement in decision.placements:
+                if placement.unit in mine:
+                    given += _cost(before, units[placement.unit], placement.seats)
+                    new = placement.unit not in running
+                    started += new and units[placement.unit].kin is not None
+            for resource, bound in limit.resources.items():
+                more = given[resource]
+                assert not more or held[resource] + more <= bound, (queue.name, user, resource)
+            if limit.running is not None:
+                assert not started or runs + started <= limit.running, (queue.name, user)
+            if limit.submitted is not None:
+                assert not started or started <= max(0, limit.submitted - runs), (queue.name, user)
+
+
+def _path(parents: Mapping[str, str], name: str) -> Iterator[str]:
+    while name in parents:
+        yield name
+        name = parents[name]
+
+
 def _space(facts: Facts, unit: Unit, seats: tuple[Seat, ...]) -> Sums:
     return _cost(facts, unit, seats) + Counter(pods=len(seats))
 
 
-def firm_units_stay_inside_guarantees(before: Facts, decision: Decision) -> None:
-    """What must not be preempted fits in its queue's guarantee, if anything is guaranteed."""
+def firm_units_leave_the_guarantees_of_others(before: Facts, decision: Decision) -> None:
+    """What must not be preempted starts only where the guarantees of others still fit beside it.
+    Guarantees that add up to more than there is shrink, so such worlds are left out."""
     queues = {queue.name: queue for queue in before.queues}
-    guaranteed = {r for q in before.queues for r, amount in q.guarantee.items() if amount}
-    firm = {name: Counter[str]() for name in queues}
-    units = _units(before)
+    direct = {name: Counter[str]() for name in queues}
+    units, capacity = _units(before), _capacity(before)
     for running in before.running:
-        if not running.unit.preemptible:
-            _charge(before, queues, firm, running.unit, running.seats)
+        if not running.unit.preemptible and running.unit.queue in queues:
+            direct[running.unit.queue].update(_cost(before, running.unit, running.seats))
+    then = _committed(queues, direct)
     for placement in decision.placements:
         unit = units[placement.unit]
-        if unit.preemptible or unit.queue not in queues:
+        if not unit.preemptible and unit.queue in queues:
+            direct[unit.queue].update(_cost(before, unit, placement.seats))
+    now = _committed(queues, direct)
+    promised = _committed(queues, {})
+    for resource in promised:
+        if promised[resource] <= capacity[resource]:
+            most = max(then[resource], capacity[resource])
+            assert now[resource] <= most, f"{now[resource]} {resource} of {most} are committed"
+
+
+def _committed(queues: dict[str, Queue], direct: dict[str, Sums]) -> Sums:
+    """The guarantee of each queue, or what it and those below it hold firmly if that is more."""
+
+    def of(name: str) -> Sums:
+        load: Sums = Counter(direct.get(name, {}))
+        for child in queues.values():
+            if child.parent == name:
+                load.update(of(child.name))
+        return load | Counter(queues[name].guarantee)
+
+    total: Sums = Counter()
+    for queue in queues.values():
+        if queue.parent not in queues:
+            total.update(of(queue.name))
+    guaranteed = {r for q in queues.values() for r, amount in q.guarantee.items() if amount}
+    return Counter({r: total[r] for r in guaranteed})
+
+
+def _capacity(facts: Facts) -> Sums:
+    """What there is on nodes that count."""
+    found: Sums = Counter()
+    for node in facts.nodes:
+        if not node.ready or node.ready_in > 0:
             continue
-        _charge(before, queues, firm, unit, placement.seats)
-        for resource, amount in _cost(before, unit, placement.seats).items():
-            if resource in guaranteed and amount:
-                promised = _promise(queues, unit.queue)[resource]
-                assert firm[unit.queue][resource] <= promised, (unit.queue, resource)
-
-
-def _promise(queues: dict[str, Queue], name: str) -> Sums:
-    """A queue's guarantee: its own, or what was promised to those below it if that is more."""
-    below: Sums = Counter()
-    for child in queues.values():
-        if child.parent == name:
-            below += _promise(queues, child.name)
-    return below | Counter(queues[name].guarantee)
+        found.update(dict(node.allocatable))
+        for device in node.devices:
+            if device.healthy:
+                found[device.kind] += WHOLE
+                if device.model:
+                    found[f"{device.kind}/{device.model}"] += WHOLE
+    return found
 
 
 def _charge(
@@ -369,12 +434,17 @@ def _could_serve(device: Device, request: DeviceRequest) -> bool:
 def evictions_have_gainers(before: Facts, decision: Decision) -> None:
     running = {each.unit.key: each for each in before.running}
     waiting = {unit.key for unit in before.waiting}
+    waiting |= {each.unit.key for each in before.running if carry.is_incomplete(each)}
     nominated = {each.unit for each in decision.nominations}
+    moved = {each.unit for each in decision.evictions if each.move}
+    moved |= {each.unit.key for each in before.running if not carry.staying(each)}
+    assert {each.unit for each in decision.evictions if each.move} <= nominated
     placed = {each.unit for each in decision.placements}
     for eviction in decision.evictions:
         victim = running[eviction.unit]
-        assert eviction.gainer in waiting, f"{eviction} is for somebody who does not wait"
-        assert eviction.gainer in nominated | placed, f"{eviction} is for nobody"
+        if not eviction.reservation:
+            assert eviction.gainer in waiting, f"{eviction} is for somebody who does not wait"
+            assert eviction.gainer in nominated | placed, f"{eviction} is for nobody"
         assert eviction.unit not in placed, f"{eviction}, and it is given room"
         assert victim.unit.preemptible, f"{eviction} stops what must not be preempted"
         members = {(seat.role, seat.index) for seat in victim.seats}
@@ -382,7 +452,7 @@ def evictions_have_gainers(before: Facts, decision: Decision) -> None:
         assert set(eviction.seats) <= members, eviction
         assert not set(eviction.seats) & set(victim.leaving), f"{eviction} leaves already"
     for nomination in decision.nominations:
-        assert nomination.unit in waiting
+        assert nomination.unit in waiting | moved
         assert nomination.unit not in placed
 
 
@@ -403,7 +473,9 @@ def everybody_who_waits_is_told_why(before: Facts, decision: Decision) -> None:
     placed = {each.unit for each in decision.placements}
     told = [verdict.unit for verdict in decision.verdicts]
     assert len(told) == len(set(told)), "somebody has two verdicts"
-    assert set(told) == {unit.key for unit in before.waiting} - placed
+    waiting = {unit.key for unit in before.waiting}
+    waiting |= {each.unit.key for each in before.running if carry.is_incomplete(each)}
+    assert set(told) == waiting - placed
     for verdict in decision.verdicts:
         assert verdict.message, verdict
         assert verdict.deficit >= 0, verdict

@@ -134,6 +134,7 @@ def _of_kind(unit: Unit, key: str, throw: generators.Dice) -> Unit:
         key=key,
         submitted=float(throw.randint(0, 9)),
         expected=throw.choice((None, 30.0, 150.0, 300.0, 900.0)),
+        user=throw.choice(("ann", "bob")),
     )
 
 
@@ -150,6 +151,8 @@ def _rules(throw: generators.Dice) -> dict[str, Any]:
         found["min_runtime"] = 50.0
     if throw.one_in(6):
         found["namespaces"] = frozenset(("", throw.choice(("", "other"))))
+    if throw.one_in(4):
+        found["user_limits"] = generators.user_limits(throw)
     return found | {"strict": throw.one_in(6), "user_fair": throw.one_in(6)}
 
 

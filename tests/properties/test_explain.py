@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.properties import generators
 from tests.properties.settings import CAMPAIGN, cases
-from windlass.core import cycle, explain, state
+from windlass.core import cycle, explain, state, userlimits
 from windlass.core.changes import Change
 from windlass.core.facts import Facts, Queue, Role, Topology, Unit
 
@@ -46,6 +46,8 @@ def changed(facts: Facts, unit: Unit, change: Change) -> Facts:
     if change.kind == "ends":
         stay = tuple(r for r in facts.running if r.unit.key not in change.names)
         return dataclasses.replace(facts, running=stay)
+    if change.kind == "moves":
+        return elsewhere(facts, change)
     if change.kind == "nodes":
         nodes = tuple(
             dataclasses.replace(n, ready_in=0.0) if n.name in change.names else n
@@ -54,7 +56,8 @@ def changed(facts: Facts, unit: Unit, change: Change) -> Facts:
         return dataclasses.replace(facts, nodes=nodes)
     if change.kind == "quota":
         queues = tuple(
-            raised(queue, change) if queue.name in change.names else queue for queue in facts.queues
+            raised(queue, change, unit.user) if queue.name in change.names else queue
+            for queue in facts.queues
         )
         return dataclasses.replace(facts, queues=queues)
     other = less(unit, change)
@@ -62,7 +65,18 @@ def changed(facts: Facts, unit: Unit, change: Change) -> Facts:
     return dataclasses.replace(facts, waiting=waiting)
 
 
-def raised(queue: Queue, change: Change) -> Queue:
+def elsewhere(facts: Facts, change: Change) -> Facts:
+    seats = {each.unit: each.seats for each in change.moves}
+    running = tuple(
+        dataclasses.replace(each, seats=seats.get(each.unit.key, each.seats))
+        for each in facts.running
+    )
+    return dataclasses.replace(facts, running=running)
+
+
+def raised(queue: Queue, change: Change, user: str) -> Queue:
+    if change.rule == "user limit":
+        return userlimits.raised(queue, user, change.resource, change.amount)
     amounts = dict(queue.limit if change.rule == "limit" else queue.guarantee)
     amounts[change.resource] = amounts.get(change.resource, 0) + change.amount
     if change.rule == "limit":

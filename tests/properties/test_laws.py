@@ -49,6 +49,11 @@ def test_every_decision_in_a_history_keeps_the_laws(
         state.apply(snapshot, [event])
         assert _same(facts, snapshot.facts())
         now += data.draw(st.sampled_from((0.0, 10.0, 1000.0)))
+        fresh = state.build(snapshot.facts(), snapshot.history)
+        for each in (snapshot, fresh):
+            state.apply(each, [state.Elapsed(now)])
+        assert snapshot.facts().accounts == fresh.facts().accounts
+        facts = dataclasses.replace(facts, accounts=fresh.facts().accounts, accounted_at=now)
     decision = cycle.decide(snapshot, now, policy)
     assert repr(decision) == repr(_fresh(snapshot, now, policy))
 
@@ -81,10 +86,10 @@ def _fresh(snapshot: state.Snapshot, now: float, policy: Policy) -> Decision:
 
 def _same(one: Facts, other: Facts) -> bool:
     """Equal but for the order in which things are listed."""
-    return all(
+    return one.accounted_at == other.accounted_at and all(
         sorted(map(repr, getattr(one, field.name))) == sorted(map(repr, getattr(other, field.name)))
         for field in dataclasses.fields(Facts)
-        if field.name != "levels"
+        if field.name not in ("levels", "accounted_at")
     )
 
 

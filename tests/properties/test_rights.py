@@ -8,14 +8,13 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
-from unittest import mock
 
 from hypothesis import given, note
 from hypothesis import strategies as st
 
 from tests.properties import carry, generators, invariants
 from tests.properties.settings import CAMPAIGN, cases
-from windlass.core import cycle, models, preempt, roster, state
+from windlass.core import cycle, models, state
 from windlass.core.facts import (
     Decision,
     DeviceRequest,
@@ -135,14 +134,19 @@ def test_where_room_is_being_made_the_order_of_facts_does_not_matter(
 
 
 def _guarantee(facts: Facts, name: str) -> dict[str, int]:
-    """What is guaranteed to a queue, shrunk where there is less than all guarantees together."""
+    """What is granted to a queue: if there is less than all guarantees together, they are granted
+    one after another, the heavier queue first, and the last in whole devices."""
     has = Counter[str]()
     for node in facts.nodes:
         has["cpu"] += node.allocatable["cpu"]
         has["gpu"] += 1000 * sum(device.kind == "gpu" for device in node.devices)
-    promised = sum((Counter(queue.guarantee) for queue in facts.queues), Counter[str]())
-    own = next(queue.guarantee for queue in facts.queues if queue.name == name)
-    return {r: min(n, n * has[r] // promised[r]) for r, n in own.items()}
+    found = dict[str, int]()
+    for queue in sorted(facts.queues, key=lambda each: (-each.weight, each.name)):
+        found = {r: n if n <= has[r] else has[r] // 1000 * 1000 for r, n in queue.guarantee.items()}
+        if queue.name == name:
+            break
+        has.subtract(found)
+    return found
 
 
 def _left(facts: Facts, evictions: object) -> Facts:
@@ -167,27 +171,30 @@ def _starts(facts: Facts, unit: Unit) -> bool:
 @cases(120, 3000)
 @given(st.one_of(crowded(), rushed()))
 def test_other_queues_take_back_only_what_was_borrowed(facts: Facts) -> None:
-    """Who goes for another queue reaches, with all who stand before it in its own, beyond the
-    guarantee of that (I8): those that cannot be stopped, the least of others by priority and age,
-    then surplus. A gang goes whole, so it may have been partly inside.
-
-    Who starts in the same decision or is promised room counts, for it may stand before one who
-    runs: its queue then has what it is guaranteed in other units. So does a start that is withheld
-    at last: the decision is the one that the next would have made with it running."""
+    """What others take leaves a queue its guarantee, or what it held before if that was less, in a
+    resource that the preemptor is guaranteed (I8, docs/sharing.md G3). Who starts in the same
+    decision or is promised room counts. One gang may go beyond that, since it goes whole, if it ran
+    long enough (G4)."""
     decision = cycle.decide(state.build(facts), NOW)
     note(f"{decision}")
     invariants.check(facts, decision, carry.carry_out(facts, decision, NOW))
+    running = {each.unit.key: each for each in facts.running}
+    taken: dict[str, list[tuple[Running, Counter[str]]]] = {}
     for eviction in _taken_back(facts, decision):
-        victim = next(each for each in facts.running if each.unit.key == eviction.unit)
-        surplus = roster.surplus(victim)
-        least = tuple(seat for seat in victim.seats if seat not in surplus)
-        whole = any((seat.role, seat.index) in eviction.seats for seat in least)
-        own = _amounts(facts, victim.unit, least if whole else victim.seats)
-        before = _stands_before(facts, decision, victim, whole=whole)
-        guarantee = _guarantee(facts, victim.unit.queue)
-        assert any(own[r] and before[r] + own[r] > guarantee[r] for r in guarantee), (
-            f"{eviction} holds {own}; with {before} before it that is inside {guarantee}"
-        )
+        victim = running[eviction.unit]
+        gone = tuple(s for s in victim.seats if (s.role, s.index) in eviction.seats)
+        taken.setdefault(victim.unit.queue, []).append((victim, _amounts(facts, victim.unit, gone)))
+    for queue, pieces in taken.items():
+        before = invariants.held_by(facts, queue)
+        left = before + _coming(facts, decision, queue)
+        left.subtract(sum((amounts for _, amounts in pieces), Counter[str]()))
+        guarantee = _guarantee(facts, queue)
+        whole = [amounts for victim, amounts in pieces if victim.started + 600 <= NOW]
+        assert any(
+            left[r] >= min(guarantee[r], before[r])
+            or left[r] + max((each[r] for each in whole), default=0) > min(guarantee[r], before[r])
+            for r in guarantee
+        ), f"{queue} held {before}, is left {left} of {guarantee}"
 
 
 def _taken_back(facts: Facts, decision: Decision) -> Iterator[Eviction]:
@@ -198,48 +205,21 @@ def _taken_back(facts: Facts, decision: Decision) -> Iterator[Eviction]:
             yield each
 
 
-def _stands_before(
-    facts: Facts, decision: Decision, victim: Running, *, whole: bool
-) -> Counter[str]:
-    """What units of its queue hold that come before its least; before its surplus come all. What a
-    unit takes from another of the queue counts once."""
-    queue, rank = victim.unit.queue, (-victim.unit.priority, victim.started)
-
-    def comes_before(other: Running) -> bool:
-        firm = not other.unit.preemptible
-        return not whole or firm or (-other.unit.priority, other.started) <= rank
-
-    total, counted = Counter[str](), dict[str, Running]()
-    for each in facts.running:
-        if each.unit.queue == queue and each is not victim and comes_before(each):
-            counted[each.unit.key] = each
-            over = roster.surplus(each) if whole else ()
-            seats = tuple(seat for seat in each.seats if seat not in over)
-            total.update(_amounts(facts, each.unit, seats))
-    for each in filter(comes_before, _coming(facts, decision, queue)):
-        more = _amounts(facts, each.unit, each.seats)
-        for own in decision.evictions:
-            if own.gainer == each.unit.key and own.unit in counted:
-                gone = counted[own.unit]
-                seats = tuple(s for s in gone.seats if (s.role, s.index) in own.seats)
-                more.subtract(_amounts(facts, gone.unit, seats))
-        total.update(+more)
+def _coming(facts: Facts, decision: Decision, queue: str) -> Counter[str]:
+    """What starts in a queue, grows there or is promised room, beyond what goes for it there."""
+    units = {u.key: u for u in (*facts.waiting, *(r.unit for r in facts.running))}
+    running = {each.unit.key: each for each in facts.running}
+    total = Counter[str]()
+    for each in (*decision.placements, *decision.nominations):
+        if units[each.unit].queue == queue:
+            more = _amounts(facts, units[each.unit], each.seats)
+            for own in decision.evictions:
+                if own.gainer == each.unit and units[own.unit].queue == queue:
+                    gone = running[own.unit]
+                    seats = tuple(s for s in gone.seats if (s.role, s.index) in own.seats)
+                    more.subtract(_amounts(facts, gone.unit, seats))
+            total.update(+more)
     return total
-
-
-def _coming(facts: Facts, decision: Decision, queue: str) -> list[Running]:
-    """The least of those who start, are promised room, or were about to start."""
-    with mock.patch.object(preempt, "second_look"):
-        first = cycle.decide(state.build(facts), NOW)
-    given = (*first.placements, *decision.placements, *decision.nominations)
-    seats = {each.unit: each.seats for each in given}
-    found = []
-    for unit in facts.waiting:
-        if unit.key in seats and unit.queue == queue:
-            least = {role.name: role.least for role in unit.roles}
-            kept = tuple(seat for seat in seats[unit.key] if seat.index < least[seat.role])
-            found.append(Running(unit, kept, NOW))
-    return found
 
 
 def _amounts(facts: Facts, unit: Unit, seats: tuple[Seat, ...]) -> Counter[str]:

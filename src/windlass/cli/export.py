@@ -73,7 +73,7 @@ def export_state(out: Output, file: Path, target: base.Target) -> None:
 async def _read(session: client.Session) -> Export:
     """As a new leader of the scheduler does: list, and see everything as added."""
     from windlass.control import picture
-    from windlass.kinds import kubernetes, queue, times
+    from windlass.kinds import kubernetes, queue, reservation, times
     from windlass.kinds.run import Run
     from windlass.sim import exchange
 
@@ -82,6 +82,8 @@ async def _read(session: client.Session) -> Export:
         seen.see_node("ADDED", None, node)
     for each in await _all(session, queue.Queue):
         seen.see_queue("ADDED", None, each)
+    for reserved in await _all(session, reservation.Reservation):
+        seen.reservations.see("ADDED", None, reserved)
     for owner in await _all(session, Run):
         seen.see_run("ADDED", None, owner)
     for pod in await _all(session, kubernetes.Pod):

@@ -117,6 +117,8 @@ _OPTIONS = (
     _option("--suspend", is_flag=True, text="Hand it in, but hold it."),
     # where
     _option("--gang/--no-gang", text="All members start together, or none. [default: gang]"),
+    _option("--movable/--no-movable", text="May be stopped and started elsewhere so that a "
+            "waiting run fits. [default: no]"),
     _option("--pack", type=click.Choice(("binpack", "spread", "fragmentation")), text="How nodes "
             "are filled."),
     _option("--topology", metavar="LEVEL[!]", text="Keep members in one rack, zone ...; with ! "
@@ -146,13 +148,14 @@ _NAMES = (
     "share", "gpu_model", "device", "port", "workdir", "workdir_limit", "image", "python",
     "requirements", "setup",
     "env", "env_secret", "env_config", "mount", "queue", "priority", "preemptible", "suspend",
-    "gang", "pack", "topology", "selector", "toleration", "expected", "timeout", "start_timeout",
-    "ttl", "retries", "retry_on", "restart", "resize", "checkpoint", "signal", "grace", "label",
-    "annotation",
+    "gang", "movable", "pack", "topology", "selector", "toleration", "expected", "timeout",
+    "start_timeout", "ttl", "retries", "retry_on", "restart", "resize", "checkpoint", "signal",
+    "grace", "label", "annotation",
 )  # fmt: skip
 _SAME = (
     "name", "framework", "cpus", "memory", "shm", "image", "python", "setup", "queue", "priority",
-    "preemptible", "gang", "pack", "topology", "expected", "timeout", "start_timeout", "retries",
+    "preemptible", "gang", "movable", "pack", "topology", "expected", "timeout", "start_timeout",
+    "retries",
     "restart", "resize", "checkpoint", "signal", "grace",
 )  # fmt: skip
 """Flags that are words of the SDK as they are."""
@@ -297,6 +300,7 @@ _PLACES = {
     "restart": ("spec", "restart"),
     "framework": ("spec", "framework"),
     "gang": ("spec", "placement", "gang"),
+    "movable": ("spec", "placement", "movable"),
     "pack": ("spec", "placement", "pack"),
     "retries": ("spec", "retries", "limit"),
     "signal": ("spec", "checkpoint", "signal"),

@@ -41,6 +41,9 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     "Cluster": {
         "top": Entry("windlass.cli.top:top", "How full nodes are, what runs use."),
         "queue": Entry("windlass.cli.queue:queue", "Who may use how much."),
+        "reservation": Entry(
+            "windlass.cli.reservation:reservation", "Capacity for a time; maintenance windows."
+        ),
         "budget": Entry("windlass.cli.budget:budget", "Hours or money over time, by queue."),
         "price": Entry("windlass.cli.price:price", "What hardware costs, and from when on."),
         "usage": Entry("windlass.cli.usage:usage", "Who held what, and what it cost."),

@@ -119,8 +119,15 @@ def list_queues(out: Output, target: base.Target) -> None:
 def get(out: Output, name: str, target: base.Target) -> None:
     """Show one QUEUE: what it uses of what it may, and the first who wait in it."""
 
-    async def work(session: client.Session) -> tuple[kind.Queue, dict[str, Any]]:
+    async def work(session: client.Session) -> tuple[kind.Queue, dict[str, Any], dict[str, Any]]:
+        from windlass.sdk import queues
+
         found = await session.store.get(kind.Queue, name)
+        try:
+            items = (await queues.tree(session.store))["items"]
+        except errors.ApiError:
+            items = []  # the platform's own server is not reachable
+        shares: dict[str, Any] = next((item for item in items if item["name"] == name), {})
         try:
             page = await session.read(
                 f"{client.PLATFORM}/ps", [("finished", "0"), ("limit", "500")]
@@ -128,12 +135,13 @@ def get(out: Output, name: str, target: base.Target) -> None:
         except errors.ApiError:
             # Not everybody may see the runs of all teams.
             page = {"items": []}
-        return found, page
+        return found, page, shares
 
-    found, page = client.call(target, work)
+    found, page, shares = client.call(target, work)
     mine = [item for item in page["items"] if item["queue"] == name]
-    out.result({"queue": wire.to_dict(found), "runs": mine}, names=[name])
-    for line in _described(out, found):
+    standing = {key: shares[key] for key in ("standing", "pastUse", "users") if key in shares}
+    out.result({"queue": wire.to_dict(found), "runs": mine, **standing}, names=[name])
+    for line in [*_described(out, found), *_standing(shares)]:
         out.say(line)
     for item in mine:
         place = f" ({item['position']}/{item['of']})" if "position" in item else ""
@@ -217,9 +225,33 @@ def _described(out: Output, found: kind.Queue) -> list[str]:
         parts += [f"{borrowed[resource]} borrowed"] if resource in borrowed else []
         parts += [f"{lent[resource]} lent to others"] if resource in lent else []
         lines.append(f"  {resource:10} {graph}{', '.join(parts)}")
+    lines += _user_rules(found)
     share = "" if status.share is None else f"; share {status.share:.3f}"
     lines.append(f"  {status.running} run, {status.pending} wait{share}")
     return lines + [f"  {trouble}" for trouble in _troubles(found)]
+
+
+def _user_rules(found: kind.Queue) -> list[str]:
+    spec = found.spec
+    lines = ["  users take turns by what they hold and have had"] if spec.user_fair else []
+    if spec.user_limits is not None:
+        limits = (wire.to_dict(found).get("spec") or {}).get("userLimits")
+        lines.append(f"  limits of each user: {amounts.told_user_limits(limits)}")
+    return lines
+
+
+def _standing(shares: dict[str, Any]) -> list[str]:
+    """What it holds against what it is entitled to, and the same of its users."""
+    if "standing" not in shares:
+        return []
+    lines = [f"  {_held(shares['standing'])}", f"  {shares['pastUse']}"]
+    return lines + [f"    {user}: {_held(each)}" for user, each in shares["users"].items()]
+
+
+def _held(standing: dict[str, Any]) -> str:
+    held = f"holds {standing['share']:.1%} of the cluster, entitled to "
+    past = f"; {standing['sentence']}" if standing["sentence"] else ""
+    return f"{held}{standing['entitlement']:.1%}{past}"
 
 
 def _troubles(found: kind.Queue) -> list[str]:

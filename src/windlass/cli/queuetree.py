@@ -171,6 +171,10 @@ def _next(told: dict[str, Any]) -> list[str]:
         parts += [f"{n} {reason}" for reason, n in item["waits"].items()] if parts else []
         if parts:
             lines.append(f"next in {item['name']}: {'; '.join(parts)}")
+        standing = item["standing"]
+        if standing["sentence"]:
+            held = f"{standing['share']:.1%} held, {standing['entitlement']:.1%} entitled"
+            lines.append(f"{item['name']}: {held}, {standing['sentence']}")
         lines += [f"{item['name']}: {trouble}" for trouble in item["troubles"]]
         lines += [item["held"]] if item["held"] else []
     if not any(line.startswith("next in") for line in lines):

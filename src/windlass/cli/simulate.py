@@ -51,6 +51,7 @@ def _file(name: str, text: str) -> Callable[[Any], Any]:
         "windlass simulate itp/02 --order fifo,shortest --backfill none,reserving",
         "windlass simulate jobs.csv --nodes 16 --gpus 8 --html report.html",
         "windlass simulate examples/simulate/two-teams.yaml --preemption on,off",
+        "windlass simulate examples/simulate/weights.yaml --records attempts.csv --json",
         "windlass simulate --state state.json --set queue.support.guarantee.gpu=32",
         "windlass simulate --state state.json --nodes-scale pool=train:0.5",
         "windlass simulate --node-list nodes.csv --pod-list pods.csv --arrivals orders.jsonl",
@@ -94,6 +95,7 @@ def _file(name: str, text: str) -> Callable[[Any], Any]:
 @click.option("--restart", metavar="TIME", help="What every start after the first costs.")
 @click.option("--check", is_flag=True, help="Check the rules of scheduling after every decision.")
 @_file("--html", "Write a report with plots, one file that needs nothing else.")
+@_file("--records", "Write a CSV file with one row for each attempt of each job.")
 def simulate(out: Output, **given: Any) -> int:
     """Play demand through the scheduler and compare policies side by side.
 
@@ -105,7 +107,8 @@ def simulate(out: Output, **given: Any) -> int:
     from windlass.core import invariants
     from windlass.sim import scenario
 
-    _refuse_unwritable(given["html"])
+    for name in ("html", "records"):
+        _refuse_unwritable(given[name])
     try:
         played = _scenario(given)
         policies = _variants(played, given)
@@ -121,7 +124,7 @@ def simulate(out: Output, **given: Any) -> int:
             "This is a defect in Windlass: report it with the command and its input.",
             exits.DEFECT,
         ) from None
-    _tell(out, comparison, given["html"])
+    _tell(out, comparison, given["html"], given["records"])
     return exits.INTERRUPTED if comparison.interrupted else exits.OK
 
 
@@ -135,11 +138,11 @@ def _code_of(problem: BaseException | None) -> int:
     return exits.INVALID
 
 
-def _refuse_unwritable(html: Path | None) -> None:
+def _refuse_unwritable(path: Path | None) -> None:
     """Better now than after everything was played."""
-    if html is not None and (html.is_dir() or not html.absolute().parent.is_dir()):
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
         raise exits.CliError(
-            f"{html} cannot be written: there is no such folder, or it is one itself.",
+            f"{path} cannot be written: there is no such folder, or it is one itself.",
             "Name another file.",
         )
 
@@ -214,7 +217,7 @@ def _with_costs(played: Scenario, given: dict[str, Any]) -> Scenario:
     import dataclasses
 
     from windlass.kinds import duration
-    from windlass.sim import described
+    from windlass.sim import jobspec
 
     changed: dict[str, float | None] = {}
     for name in ("grace", "checkpoint", "restart"):
@@ -223,7 +226,7 @@ def _with_costs(played: Scenario, given: dict[str, Any]) -> Scenario:
             changed[name] = None
         elif text is not None:
             try:
-                changed[name] = described.seconds(text)
+                changed[name] = jobspec.seconds(text)
             except duration.Malformed as problem:
                 raise click.BadParameter(f"{problem}.", param_hint=f"--{name}") from problem
     costs = dataclasses.replace(played.costs, **changed)  # type: ignore[arg-type]
@@ -251,7 +254,7 @@ def _variants(played: Scenario, given: dict[str, Any]) -> list[Variant]:
     return policies
 
 
-def _tell(out: Output, comparison: Comparison, html: Path | None) -> None:
+def _tell(out: Output, comparison: Comparison, html: Path | None, records: Path | None) -> None:
     from windlass.sim import compare
 
     data = comparison.data()
@@ -266,6 +269,8 @@ def _tell(out: Output, comparison: Comparison, html: Path | None) -> None:
         out.hint(line)
     if html is not None:
         _write_report(out, comparison, html)
+    if records is not None:
+        _write_records(out, comparison, records)
     out.result(data, names=[policy["policy"] for policy in data["policies"]])
 
 
@@ -275,13 +280,30 @@ def _write_report(out: Output, comparison: Comparison, html: Path) -> None:
     if not comparison.outcomes:
         out.hint(f"no policy was played to its end: no report was written to {html}")
         return
-    try:
+    with _said_if_unwritable(html):
         html.write_text(report.page(comparison), encoding="utf-8")
+    out.hint(f"report: {html}")
+
+
+def _write_records(out: Output, comparison: Comparison, path: Path) -> None:
+    from windlass.sim import records
+
+    if not comparison.outcomes:
+        out.hint(f"no policy was played to its end: no records were written to {path}")
+        return
+    with _said_if_unwritable(path):
+        records.write(path, comparison.outcomes)
+    out.hint(f"records: {path}")
+
+
+@contextlib.contextmanager
+def _said_if_unwritable(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as problem:
         raise exits.CliError(
-            f"{html} cannot be written: {problem.strerror or problem}.", "Name another file."
+            f"{path} cannot be written: {problem.strerror or problem}.", "Name another file."
         ) from problem
-    out.hint(f"report: {html}")
 
 
 def _width(head: Sequence[str], rows: Sequence[Sequence[str]]) -> int:

@@ -20,9 +20,10 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from windlass.control import engine, nodefacts, picture, scheduler, snapshots
+from windlass.control import engine, nodefacts, picture, scheduler, shares, snapshots
+from windlass.core import changes as core_changes
 from windlass.core import cycle, explain, facts, state
-from windlass.kinds import clusterkinds, kubernetes, queue, times
+from windlass.kinds import clusterkinds, kubernetes, queue, reservation, times
 from windlass.kinds.run import Run
 from windlass.store import client
 from windlass.store.reflector import Change, Reflector
@@ -40,7 +41,7 @@ INLINE_NODES, INLINE_RUNNING = 100, 500
 _CATCH_UP = 256
 """Changes after which the picture is brought up to date even if nobody asks: so nobody who asks
 has to wait for thousands."""
-_FOR_ALL = ("quota", "ends", "nodes")
+_FOR_ALL = ("quota", "ends", "nodes", "moves")
 """Changes that would help those who stand before it just as well."""
 _PLANNED = "planned"
 _STATES = ("active", "waiting", "finished")
@@ -65,6 +66,10 @@ class Waiting:
     """What the scheduler has promised it, if it has."""
     nodes: tuple[str, ...] = ()
     """Where it would start now."""
+    of_queue: shares.Standing | None = None
+    """What its queue holds against what it is entitled to, where queues are compared."""
+    of_user: shares.Standing | None = None
+    """The same of its user, where users take turns."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -102,11 +107,12 @@ class Explainer:
         now: Callable[[], datetime.datetime] = times.now,
     ) -> None:
         self._policy, self._levels, self._now = policy, levels, now
-        self._picture = picture.Picture(levels)
+        self._picture = picture.Picture(levels, follow_accounts=True)
         self._nodes = Reflector(store, kubernetes.Node)
         self._pods = Reflector(store, kubernetes.Pod)
         self._runs = Reflector(store, Run)
         self._queues = Reflector(store, queue.Queue)
+        self._reservations = Reflector(store, reservation.Reservation)
         self._facts = Reflector(
             store,
             kubernetes.ConfigMap,
@@ -117,6 +123,8 @@ class Explainer:
         """Begun only where the engine has such a kind."""
         self._groups: dict[str, dict[str, dict[str, Run]]] = {}
         """Namespace -> active, waiting or finished -> uid -> Run."""
+        self._unfinished: dict[str, dict[str, Run]] = {}
+        """User -> uid -> Run that has not ended."""
         self._pending = 0
         self._snapshot: state.Snapshot | None = None
         self._homes: dict[str, str] = {}
@@ -129,6 +137,7 @@ class Explainer:
         self._runs.add_handler(self._picture.see_run)
         self._runs.add_handler(self._group)
         self._queues.add_handler(self._picture.see_queue)
+        self._reservations.add_handler(self._picture.reservations.see)
         self._facts.add_handler(self._picture.see_engine)
         self._runtimes.add_handler(self._picture.see_runtime)
         for reflector in (*self._reflectors, self._runtimes):
@@ -159,16 +168,29 @@ class Explainer:
     async def seen(self, owner: Run, seconds: float = 1.0) -> bool:
         """Returns when the picture shows the run as it is here, or later; False: not in time."""
         wanted = int(owner.metadata.resource_version or 0)
+
+        def shown() -> bool:
+            known = self._picture.run(owner.uid)
+            return known is not None and int(known.metadata.resource_version) >= wanted
+
+        return await self.shows(shown, seconds)
+
+    async def shows(self, wanted: Callable[[], bool], seconds: float) -> bool:
+        """Returns when something is so, by what was seen; False: not in time."""
         try:
             async with asyncio.timeout(seconds):
-                while True:
-                    known = self._picture.run(owner.uid)
-                    if known is not None and int(known.metadata.resource_version) >= wanted:
-                        return True
+                while not wanted():
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
             return False
+        return True
+
+    def unfinished_of(self, user: str) -> list[tuple[str, Run]]:
+        """Runs of a user that have not ended, as far as they were seen, each with its queue."""
+        homes = snapshots.homes(self._queues)
+        mine = self._unfinished.get(user, {}).values()
+        return [(snapshots.queue_of(run, homes), run) for run in mine]
 
     async def waiting(self, owner: Run) -> Waiting | None:
         """Why it waits; None if it does not."""
@@ -191,7 +213,7 @@ class Explainer:
 
         def work(snapshot: state.Snapshot, now: float) -> Waiting:
             asked = dataclasses.replace(unit, key=_PLANNED, submitted=now)
-            world = _twin(snapshot)
+            world = core_changes.with_own_line(snapshot)
             world.try_waiting(asked)
             return self._explain(world, asked, now, None)
 
@@ -256,7 +278,10 @@ class Explainer:
         if found.verdict is None:
             placed = cycle.run(world, now, self._policy).placements[unit.key]
             nodes = tuple(sorted({seat.node for seat in placed.seats}))
-        return Waiting(Place(unit.queue, at + 1, len(line)), found, promised, nodes)
+        return Waiting(
+            Place(unit.queue, at + 1, len(line)), found, promised, nodes,
+            shares.of_queue(snapshot, unit.queue), shares.of_user(snapshot, unit.queue, unit.user),
+        )  # fmt: skip
 
     def _first_waiting(
         self, snapshot: state.Snapshot, waiting: list[Run], most: int, now: float
@@ -316,7 +341,8 @@ class Explainer:
 
     @property
     def _reflectors(self) -> tuple[Reflector[Any], ...]:
-        return self._nodes, self._pods, self._runs, self._queues, self._facts
+        kept = self._nodes, self._pods, self._runs, self._queues, self._facts
+        return *kept, self._reservations
 
     async def _start(self) -> None:
         for reflector in self._reflectors:
@@ -366,8 +392,14 @@ class Explainer:
             group = self._groups.setdefault(run.namespace, {name: {} for name in _STATES})
             for members in group.values():
                 members.pop(run.uid, None)
+            mine = self._unfinished.setdefault(run.spec.user or "", {})
+            mine.pop(run.uid, None)
             if add:
                 group[_state_of(run)][run.uid] = run
+            if add and not run.finished:
+                mine[run.uid] = run
+            if not mine:
+                del self._unfinished[run.spec.user or ""]
 
     def _of(self, namespace: str, wanted: Callable[[Run], bool] | None) -> dict[str, list[Run]]:
         spaces = [self._groups.get(namespace, {})] if namespace else list(self._groups.values())
@@ -402,14 +434,6 @@ def _end_of(snapshot: state.Snapshot, running: facts.Running, now: float) -> flo
     return None if expected is None else max(now, running.started + expected)
 
 
-def _twin(snapshot: state.Snapshot) -> state.Snapshot:
-    """The same world, with a line of its own."""
-    twin = copy.copy(snapshot)
-    twin.waiting = dict(snapshot.waiting)
-    twin._lines = {name: list(line) for name, line in snapshot._lines.items()}
-    return twin
-
-
 def _only(snapshot: state.Snapshot, keys: Iterable[str]) -> state.Snapshot:
     """The same world, in which nobody else waits."""
     chosen = set(keys)
@@ -419,6 +443,7 @@ def _only(snapshot: state.Snapshot, keys: Iterable[str]) -> state.Snapshot:
     twin._lines = {
         name: [entry for entry in snapshot._lines[name] if entry[1].key in chosen] for name in names
     }
+    twin.user_quotas = snapshot.user_quotas.settled(snapshot)
     return twin
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 
 from windlass.control import (
+    accounts,
     attaching,
     factparts,
     members,
@@ -22,6 +23,8 @@ from windlass.control import (
     podunits,
     quotas,
     refusals,
+    reservations,
+    runhistory,
     runtimeclasses,
     snapshots,
     volumes,
@@ -43,11 +46,17 @@ class Changes:
     events: tuple[state.Event, ...]
     runs: frozenset[str]
     """Uids of Runs that were looked at again, whether or not their facts differ."""
+    now: float
+    """The moment of all this: until then use is counted as it was before."""
+    accounts: state.AccountsPut | None = None
 
 
 class Picture:
-    def __init__(self, levels: nodefacts.Levels = nodefacts.LEVELS) -> None:
+    def __init__(
+        self, levels: nodefacts.Levels = nodefacts.LEVELS, *, follow_accounts: bool = False
+    ) -> None:
         self._levels = levels
+        self._accounts = accounts.Accounts(follow=follow_accounts)
         self.engine: engines.Engine | None = None
         """What it can do, once that was seen."""
         self._nodes: dict[str, kubernetes.Node] = {}
@@ -83,6 +92,7 @@ class Picture:
         self._unstarted: set[str] = set()
         """Uids of Runs that hold room and have not started."""
         self.quotas = quotas.Quotas()
+        self.reservations = reservations.Reservations()
         self._refusals = refusals.Refusals()
         self._held_back_until: float | None = None
         self._last_look = 0.0
@@ -269,6 +279,7 @@ class Picture:
         seen = frozenset(self._changed_runs)
         events: list[state.Event] = [
             *self._node_events(), *self._queue_events(), *self.quotas.events(),
+            *self.reservations.events(now),
         ]  # fmt: skip
         touched = {factparts.node_of(event) for event in events}
         units: dict[str, state.Event] = {}
@@ -297,19 +308,21 @@ class Picture:
             self._look_at_claims()
         if self._snapshot is None:
             self._past = self._history()
-        return Changes((*events, *units.values(), *nominations), seen)
+        put = None if self._snapshot is None else self._accounts.changed(self._queues.values())
+        return Changes((*events, *units.values(), *nominations), seen, now, put)
 
     def bring_up(self, changes: Changes) -> state.Snapshot:
         """The snapshot with these changes."""
+        elapsed: list[state.Event] = [state.Elapsed(changes.now)]
         if self._snapshot is None:
             self._snapshot = state.build(self.facts(), self._past)
-        else:
-            state.apply(self._snapshot, changes.events)
-        return self._snapshot
+            return state.apply(self._snapshot, elapsed)
+        put = [changes.accounts] if changes.accounts else []
+        return state.apply(self._snapshot, [*put, *elapsed, *changes.events])
 
     def facts(self) -> facts.Facts:
         """All that was told, at once."""
-        told = self._told.values()
+        told, (past, until) = self._told.values(), self._accounts.first(self._queues.values())
         return facts.Facts(
             nodes=tuple(self._told_nodes.values()),
             queues=tuple(self._told_queues.values()),
@@ -318,6 +331,9 @@ class Picture:
             nominations=tuple(self._nominations.values()),
             levels=tuple(self._levels),
             quotas=self.quotas.told,
+            accounts=past,
+            accounted_at=until,
+            advance=self.reservations.told,
         )
 
     def _node_events(self) -> list[state.Event]:
@@ -434,6 +450,7 @@ class Picture:
             owner, unit, now,
             min_runtime=queue_fact.min_runtime if queue_fact else 0.0,
             ended=() if self._holds_all(uid) else self._ended(owner),
+            history=self._snapshot.history if self._snapshot is not None else None,
         )  # fmt: skip
 
     def _nomination_events(self, uid: str, fact: Fact | None) -> list[state.Event]:
@@ -445,7 +462,7 @@ class Picture:
         else:
             self._evicted.discard(uid)
         made = None
-        if owner is not None and isinstance(fact, facts.Unit):
+        if owner is not None and fact is not None:
             made = snapshots.read_nomination(owner, fact)
         return self._nominated(uid, made)
 
@@ -568,21 +585,12 @@ class Picture:
             units[key] = told
 
     def _history(self) -> predict.History:
-        """Who was and is there, in the order of submission; what Runs that ended well took tells
-        about those to come."""
-        history = predict.History()
-        for owner in sorted(
+        """Of all Runs, in the order of submission."""
+        owners = sorted(
             self._runs.values(), key=lambda each: (each.metadata.creation_timestamp or "", each.uid)
-        ):
-            seconds, fact = snapshots.ran(owner), self._told.get(owner.uid)
-            if seconds is not None:
-                unit = snapshots.read_unit(owner, self._queue_of(owner), self._levels)
-                history.observe(unit, seconds)
-            elif isinstance(fact, facts.Unit):
-                history.know(fact)
-            elif fact is not None:
-                history.know(fact.unit, fact.started)
-        return history
+        )
+        told = ((owner, self._told.get(owner.uid), self._queue_of(owner)) for owner in owners)
+        return runhistory.history(told, self._levels)
 
 
 def _version(owner: meta.Object) -> int:

@@ -265,21 +265,23 @@ class PodBook:
         return read.fact
 
     def nomination(self, fact: Fact | None) -> facts.Nomination | None:
-        """Room that is being freed for a unit of pods that waits, as their statuses say."""
-        if not isinstance(fact, facts.Unit):
+        """Room that is being freed for a unit of pods that waits, or for those of a gang that are
+        missing, as their statuses say."""
+        if fact is None:
             return None
-        roles = {role.name: role for role in fact.roles}
+        unit = fact if isinstance(fact, facts.Unit) else fact.unit
+        roles = {role.name: role for role in unit.roles}
         seats = []
-        for (role, index), uid in sorted(self.seats_of(fact.key).items()):
+        for (role, index), uid in sorted(self.seats_of(unit.key).items()):
             pod = self.pods.get(uid)
-            if pod is None or not pod.status.nominated_node_name:
+            if pod is None or pod.spec.node_name or not pod.status.nominated_node_name:
                 continue
             told = (pod.metadata.annotations or {}).get(members.ANNOTATION_NOMINATED, "")
             names = [name for name in told.split(",") if name]
             if len(names) == sum(request.count for request in roles[role].devices):
                 grants = tuple(facts.Grant(name) for name in names)
                 seats.append(facts.Seat(role, index, pod.status.nominated_node_name, grants))
-        return facts.Nomination(fact.key, tuple(seats)) if seats else None
+        return facts.Nomination(unit.key, tuple(seats)) if seats else None
 
 
 def version(obj: kubernetes.Pod) -> int:

@@ -20,6 +20,8 @@ POD, GANG = "pod/", "gang/"
 """What the keys of units begin with that are pods; those of Runs are their uids."""
 ROLE = "pod"
 FOREVER = 1e14
+DEFAULT_GRACE = 30
+"""Seconds, where a pod names none: Kubernetes' own default."""
 """Protected until then: as long as what protects it is there."""
 _REMEMBERED = 50_000
 _WAITS, _HOLDS = "waits", "holds"
@@ -66,6 +68,8 @@ class Reader:
             namespace=pod.namespace,
             priority=foreign.priority(pod),
             preemptible=bool(queue),
+            max_runtime=_max_runtime((pod,)),
+            grace=_grace((pod,)),
             kin=None,
         )
         seat = facts.Seat(ROLE, 0, pod.spec.node_name, _grants(pod, role))
@@ -234,10 +238,23 @@ def _unit(
         namespace=first.namespace,
         priority=max(foreign.priority(pod) for pod in pods),
         preempts=all(pod.spec.preemption_policy != "Never" for pod in pods),
+        max_runtime=_max_runtime(pods),
+        grace=_grace(pods),
         # How long they stay says nothing about Runs.
         kin=None,
         held=held,
     )
+
+
+def _max_runtime(pods: Sequence[kubernetes.Pod]) -> float | None:
+    """Seconds after which the kubelet stops all of them; None: some have no deadline."""
+    deadlines = [pod.spec.active_deadline_seconds for pod in pods]
+    return float(max(d or 0 for d in deadlines)) if all(deadlines) else None
+
+
+def _grace(pods: Sequence[kubernetes.Pod]) -> float:
+    graces = (pod.spec.termination_grace_period_seconds for pod in pods)
+    return float(max(DEFAULT_GRACE if grace is None else grace for grace in graces))
 
 
 def _held(unit: facts.Unit, gang: gangs.Gang, there: int, least: int) -> facts.Unit:

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from windlass.control import leader, podunits
+from windlass.control import accounts, leader, podunits
 from windlass.core import queues, state, verdicts
 from windlass.kinds import meta, quantity, queue, times
 from windlass.store import client, errors
@@ -120,6 +120,7 @@ def derive(snapshot: state.Snapshot) -> Statuses:
     )
     pending = _counted(tree, collections.Counter(unit.queue for unit in snapshot.waiting.values()))
     lent = lending(tree)
+    entitled, past = snapshot.entitlements(), accounts.write(snapshot)
     return {
         name: queue.QueueStatus(
             used=amounts(tree.used[name]),
@@ -127,7 +128,9 @@ def derive(snapshot: state.Snapshot) -> Statuses:
             lent=amounts(lent.get(name, {})),
             running=running[name],
             pending=pending[name],
-            share=tree.share(name) / queues.SHARE_UNIT,
+            share=tree.held_share(name) / tree.queues[name].weight,
+            entitlement=round(entitled[name], 6),
+            account=past.get(name),
             conditions=[_ready(tree, name), _over_committed(tree, name)],
         )
         for name in tree.queues
@@ -141,16 +144,25 @@ def changes(each: queue.Queue, status: queue.QueueStatus, now: datetime.datetime
     conditions = []
     for condition in status.conditions or ():
         before = known.get(condition.type)
-        same = before is not None and before.status == condition.status
-        since = before.last_transition_time if before and same else times.seconds(now)
+        stays = before is not None and before.status == condition.status
+        since = before.last_transition_time if before and stays else times.seconds(now)
         conditions.append(msgspec.structs.replace(condition, last_transition_time=since))
-    if old.observed_generation == each.metadata.generation and old == msgspec.structs.replace(
+    same = msgspec.structs.replace(
         status,
         observed_generation=old.observed_generation,
         conditions=conditions,
         budget=old.budget,  # the ledger's to tell
-    ):
-        return {}
+        # Past use and what others want change all the time: they come along with other changes.
+        entitlement=old.entitlement,
+        account=old.account,
+    )
+    if old.observed_generation == each.metadata.generation and old == same:
+        if not accounts.is_due(each, status.account):
+            return {}
+        return {
+            "entitlement": status.entitlement,
+            "account": accounts.patch(old.account, status.account),
+        }
     return {
         "observedGeneration": each.metadata.generation,
         "used": _replacing(old.used, status.used),
@@ -159,6 +171,8 @@ def changes(each: queue.Queue, status: queue.QueueStatus, now: datetime.datetime
         "running": status.running,
         "pending": status.pending,
         "share": status.share,
+        "entitlement": status.entitlement,
+        "account": accounts.patch(old.account, status.account),
         "conditions": msgspec.to_builtins(conditions),
     }
 
@@ -235,7 +249,7 @@ def _ready(tree: queues.Tree, name: str) -> meta.Condition:
 
 
 def _over_committed(tree: queues.Tree, name: str) -> meta.Condition:
-    """Whether there is less than was guaranteed, so that guarantees shrink."""
+    """Whether there is less than was guaranteed, so that not all guarantees count."""
     own = tree.guarantee[name]
     short = [
         f"{verdicts.told(r, amount)} is guaranteed and counts as {verdicts.told(r, own.get(r, 0))}"
@@ -246,7 +260,7 @@ def _over_committed(tree: queues.Tree, name: str) -> meta.Condition:
         return meta.Condition(type="OverCommitted", status="False", reason="Covered")
     return meta.Condition(
         type="OverCommitted", status="True", reason="TooLittleCapacity",
-        message="; ".join(short) + ": more is guaranteed in all than there is",
+        message="; ".join(short) + ": more is guaranteed in all than there is, queues take turns",
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import datetime
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from windlass.control import runview, snapshots
+from windlass.control import reservations, runview, snapshots
 from windlass.core import facts
 from windlass.kinds import duration, run, times
 
@@ -18,6 +18,8 @@ Patch = dict[str, Any]
 BY_USER = "user"
 BY_QUEUE = "queue"
 """Its queue is being drained."""
+INCOMPLETE = "incomplete: "
+"""What the message of a Run begins with that runs without all members of its gang."""
 
 
 # --- decisions ------------------------------------------------------------------------------------
@@ -27,6 +29,8 @@ def start(owner: run.Run, seats: Iterable[facts.Seat], epoch: int) -> Patch:
     """Room for the attempt that is current; whatever was promised or asked of it before is over."""
     patch: Patch = {"assignment": _room(owner, _by_role(seats), epoch)}
     old = owner.status
+    if old.assignment is not None and old.assignment.shrunk_at is not None:
+        patch["assignment"]["shrunkAt"] = None
     stale = {"nomination": old.nomination, "eviction": old.eviction, "queue": old.queue}
     return patch | {name: None for name, value in stale.items() if value is not None}
 
@@ -38,15 +42,18 @@ def grow(owner: run.Run, seats: Iterable[facts.Seat], epoch: int) -> Patch:
     members = {role: [_told(member) for member in listed] for role, listed in held.members.items()}
     for role, added in _by_role(seats).items():
         members.setdefault(role, []).extend(added)
-    return {"assignment": _room(owner, members, epoch)}
+    patch: Patch = {"assignment": _room(owner, members, epoch)}
+    return patch | ({"nomination": None} if owner.status.nomination is not None else {})
 
 
 def nominate(owner: run.Run, seats: Iterable[facts.Seat], epoch: int) -> Patch | None:
     """Room that is being freed for it; None: that is what it says already."""
-    wanted = _room(owner, _by_role(seats), epoch)
+    attempt = {"attempt": snapshots.nominated_attempt(owner)}
+    wanted = _room(owner, _by_role(seats), epoch) | attempt
     known = owner.status.nomination
-    if known is not None and _room(owner, _all_told(known.members), known.epoch) == wanted:
-        return None if known.attempt == owner.status.attempt else {"nomination": wanted}
+    if known is not None and known.attempt == wanted["attempt"]:
+        told = _room(owner, _all_told(known.members), known.epoch) | attempt
+        return None if told == wanted else {"nomination": wanted}
     return {"nomination": wanted}
 
 
@@ -60,9 +67,13 @@ def evict(owner: run.Run, eviction: facts.Eviction, now: datetime.datetime) -> P
     for role, index in eviction.seats:
         keep[role] = min(keep.get(role, index), index)
     whole = 0 in keep.values()  # index 0 goes last, with the Run
-    return {
-        "eviction": _eviction(owner, eviction.gainer, eviction.reason, None if whole else keep, now)
-    }
+    by = f"{reservations.BY}{eviction.reservation}" if eviction.reservation else eviction.gainer
+    patch: Patch = {"eviction": _eviction(owner, by, eviction.reason, None if whole else keep, now)}
+    if eviction.move:
+        before = [{"at": each.at, "by": each.by} for each in owner.status.moves or ()]
+        moves = [*before, {"at": times.seconds(now), "by": eviction.gainer}]
+        patch["moves"] = moves[-run.MOVES :]
+    return patch
 
 
 def drain(owner: run.Run, now: datetime.datetime) -> Patch | None:
@@ -97,7 +108,7 @@ def settle(
         return None
     if owner.status.phase == "Queued":
         late = held.epoch != epoch and held.attempt == owner.status.attempt and not first
-        return {"assignment": None} if late else _settle_waiting(owner, held, epoch, takes)
+        return {"assignment": None} if late else _settle_waiting(owner, held, epoch, takes, now)
     if owner.status.phase == "Stopping":
         return None
     if held.epoch != epoch and (patch := _settle_growth(owner, held, epoch, pods, first)):
@@ -107,13 +118,32 @@ def settle(
         keep = eviction.keep_members
         if any(key.index >= keep.get(key.role, key.index + 1) for key in pods):
             return None  # they are still on their way out
-        return {"assignment": {"members": _cut(held.members, keep)}, "eviction": None}
-    return _settle_size(owner, held, now)
+        rest = {"members": _cut(held.members, keep)} | _shrunk(owner, now)
+        return {"assignment": rest, "eviction": None}
+    return _settle_size(owner, held, now) or _settle_message(owner)
+
+
+def incomplete(owner: run.Run, reason: str, message: str) -> Patch:
+    """What a gang that runs without all of its members is told; its reason stays that it runs.
+    Empty: it is told so already, or it has all of them."""
+    if not snapshots.is_incomplete(owner):
+        return {}
+    words = f"{INCOMPLETE}{reason}: {message}"
+    return {"message": words} if owner.status.message != words else {}
+
+
+def _settle_message(owner: run.Run) -> Patch | None:
+    """A gang that was incomplete has all of its members: it is told what it was told before."""
+    status = owner.status
+    if not status.message.startswith(INCOMPLETE) or snapshots.is_incomplete(owner):
+        return None
+    return {"message": status.history[-1].message if status.history else ""}
 
 
 def withdraw(owner: run.Run, gainers: Iterable[str], *, drained: bool = False) -> Patch | None:
-    """Takes an eviction back whose gainer has gone away or got other room, or whose queue is open
-    again, if that is still in time. Members that went for an earlier gainer are gone."""
+    """Takes an eviction back whose gainer (or reservation) has gone away or got other room, or
+    whose queue is open again, if that is still in time. Members that went for an earlier gainer are
+    gone."""
     eviction = owner.status.eviction
     if eviction is None or eviction.by == BY_USER or eviction.by in gainers:
         return None
@@ -139,7 +169,11 @@ def is_taken(owner: run.Run) -> bool:
 
 
 def _settle_waiting(
-    owner: run.Run, held: run.Assignment, epoch: int, takes: Callable[[run.Run, str], bool]
+    owner: run.Run,
+    held: run.Assignment,
+    epoch: int,
+    takes: Callable[[run.Run, str], bool],
+    now: datetime.datetime,
 ) -> Patch | None:
     """Not started: held ones, and those whose nodes no longer take them, give their room back;
     others are confirmed by today's leader. A Run that starts again at another size takes its room
@@ -152,11 +186,19 @@ def _settle_waiting(
     if held.attempt != owner.status.attempt:
         patch: Patch = {"assignment": None}
         if fits:
-            patch = {"assignment": _room(owner, _all_told(members), epoch)}
+            patch = {"assignment": _room(owner, _all_told(members), epoch) | _shrunk(owner, now)}
         return patch | ({"eviction": None} if owner.status.eviction else {})
     if held.epoch != epoch or members != held.members:
         return {"assignment": _room(owner, _all_told(members), epoch)}
     return None
+
+
+def _shrunk(owner: run.Run, now: datetime.datetime) -> Patch:
+    """When a Run gave members back that another needed. One whose user asks for fewer members may
+    be asked to grow again at once."""
+    eviction = owner.status.eviction
+    yielded = eviction is not None and eviction.keep_members and eviction.by != BY_USER
+    return {"shrunkAt": times.seconds(now)} if yielded else {}
 
 
 def _settle_growth(

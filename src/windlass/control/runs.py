@@ -413,7 +413,7 @@ def _progress_patch(told: run.Progress, before: run.Progress | None) -> dict[str
     metrics: dict[str, float | None] | None = None
     if told.metrics is not None:
         metrics = dict.fromkeys((before.metrics if before else None) or ()) | told.metrics
-    return {"fraction": told.fraction, "metrics": metrics}
+    return {"fraction": told.fraction, "metrics": metrics, "checkpoint": told.checkpoint}
 
 
 def _sooner(*moments: float | None) -> float | None:

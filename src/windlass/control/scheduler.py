@@ -12,7 +12,6 @@ they live from one decision of a term to the next; a new leader promises anew.
 from __future__ import annotations
 
 import asyncio
-import collections
 import dataclasses
 import datetime
 import itertools
@@ -29,16 +28,19 @@ from windlass.control import (
     leader,
     metrics,
     nodefacts,
+    pace,
     picture,
     podunits,
     records,
     snapshots,
+    withdrawn,
 )
+from windlass.control import policy as policies
 from windlass.control.runs import all_of
 from windlass.control.volumes import Claims, Room
 from windlass.core import cycle as core
 from windlass.core import facts, invariants, state
-from windlass.kinds import clusterkinds, kubernetes, queue, times
+from windlass.kinds import clusterkinds, kubernetes, queue, reservation, times
 from windlass.kinds.run import QueuePlace, Run
 from windlass.store import client, errors
 from windlass.store.reflector import Reflector
@@ -59,9 +61,6 @@ others are being given room, whose writes they would delay."""
 INLINE_NODES, INLINE_UNITS = 500, 2000
 """Above either, a decision is made in a thread, so that whoever shares the loop (the API, when
 embedded) goes on meanwhile."""
-WORDS_EVERY = 1.0
-"""Seconds between two times of finding out whom to tell something, where very many wait: it costs
-as much as a decision."""
 MOST_WORDS = 100
 """So many at most are kept to be told after a decision."""
 AT_ONCE = 64
@@ -116,10 +115,12 @@ class Scheduler:
         runs: Reflector[Run],
         queues: Reflector[queue.Queue],
         engine: Reflector[kubernetes.ConfigMap] | None = None,
+        scheduling: Reflector[kubernetes.ConfigMap] | None = None,
         claims: Claims | None = None,
         room: Room | None = None,
         attachments: attaching.Seen | None = None,
         quotas: Reflector[clusterkinds.ResourceQuota] | None = None,
+        reservations: Reflector[reservation.Reservation] | None = None,
         runtimes: Reflector[clusterkinds.RuntimeClass] | None = None,
         beside: Beside | None = None,
         epoch: int,
@@ -129,15 +130,14 @@ class Scheduler:
         now: Callable[[], datetime.datetime] = times.now,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._store = store
-        self._epoch = epoch
+        self._store, self._epoch = store, epoch
         self._policy, self._now = policy, now
         self._picture = picture.Picture(levels)
         self._sizes = gangsizes.Sizes(store)
         self._binder = binding.Binder(store, self._picture.book, now, nodes=self._picture.node)
         self._changed = asyncio.Event()
-        self.decided = asyncio.Event()
-        """Set after each decision; whoever waits for it clears it."""
+        self.decided, self.decided_anew = asyncio.Event(), asyncio.Event()
+        """Both are set after each decision; whoever waits for one clears it."""
         self._deciding = asyncio.Lock()
         """Held while the snapshot may change."""
         self._wake_at: float | None = None
@@ -150,8 +150,18 @@ class Scheduler:
         """By uid, the most urgent last."""
         self._untold: Waits | None = None
         """Of a decision, as long as not everybody has been told what it means for them."""
-        self._pace = _Pace(WORDS_PER_SECOND, clock)
-        registry = registry or metrics.Registry()
+        self._pace = pace.Pace(WORDS_PER_SECOND, clock)
+        self._count_in(registry or metrics.Registry())
+        self._watch(nodes, self._picture.see_node)
+        self._watch(pods, self._picture.see_pod)
+        self._watch(runs, self._picture.see_run)
+        self._watch(queues, self._picture.see_queue)
+        if scheduling is not None:
+            self._watch(scheduling, self._see_policy)
+        self._watch_limits(engine, quotas, runtimes, beside, reservations)
+        self._watch_volumes(claims, room, attachments)
+
+    def _count_in(self, registry: metrics.Registry) -> None:
         self._took = registry.histogram(
             "windlass_scheduler_decide_seconds", "How long one decision took."
         )
@@ -161,12 +171,6 @@ class Scheduler:
             ["invariant"],
         )
         self._waiting = registry.gauge("windlass_scheduler_waiting_runs", "Runs that wait.")
-        self._watch(nodes, self._picture.see_node)
-        self._watch(pods, self._picture.see_pod)
-        self._watch(runs, self._picture.see_run)
-        self._watch(queues, self._picture.see_queue)
-        self._watch_limits(engine, quotas, runtimes, beside)
-        self._watch_volumes(claims, room, attachments)
 
     async def run(self) -> None:
         """Decides whenever something changed, until cancelled."""
@@ -203,10 +207,12 @@ class Scheduler:
             outcome = await self._decide(changes, now)
             self._has_decided = True
             rested = await self._carry_out(outcome.decision)
+            lost = outcome.decision.withdrawals
+            await withdrawn.tell(self._store, self._picture.run, lost, NAME)
             self._must_decide = False
             moments = [at for at in (outcome.decision.wake_at, *rested) if at is not None]
             if outcome.waits is None:
-                moments.append(now + WORDS_EVERY)
+                moments.append(now + pace.WORDS_EVERY)
             else:
                 self._unsaid, self._untold = [], outcome.waits
             self._wake_at = min(moments, default=None)
@@ -245,6 +251,7 @@ class Scheduler:
         quotas: Reflector[clusterkinds.ResourceQuota] | None,
         runtimes: Reflector[clusterkinds.RuntimeClass] | None,
         beside: Beside | None,
+        reservations: Reflector[reservation.Reservation] | None,
     ) -> None:
         """What only some engines have, and what only pods of other people look at."""
         if engine is not None:
@@ -255,6 +262,8 @@ class Scheduler:
             self._watch(budgets, self._picture.book.see_budget)
         if quotas is not None:
             self._watch(quotas, self._picture.quotas.see)
+        if reservations is not None:
+            self._watch(reservations, self._picture.reservations.see)
         if runtimes is not None:
             self._picture.runtimes.watched = True
             self._watch(runtimes, self._picture.see_runtime)
@@ -270,6 +279,11 @@ class Scheduler:
     def _watch(self, reflector: Reflector[Any], see: Callable[[Any, Any, Any], None]) -> None:
         reflector.add_handler(see)
         reflector.add_handler(self._wake)
+
+    def _see_policy(self, *seen: Any) -> None:
+        """What changed, and the ConfigMap before and after; None: there is none any more."""
+        self._policy = policies.read_or_keep(seen[-1], self._policy)
+        self._must_decide = True
 
     def _wake(self, *_: object) -> None:
         self._changed.set()
@@ -315,6 +329,7 @@ class Scheduler:
             else:
                 outcome = self._think(changes, now)
         self.decided.set()
+        self.decided_anew.set()
         self._took.observe(value=time.perf_counter() - started)
         self._waiting.set(to=outcome.waiting)
         return outcome
@@ -340,7 +355,13 @@ class Scheduler:
         rested = await all_of((self._place(each) for each in runs), AT_ONCE)
         unbound = await self._binder.place(pods)
         gainers = await self._nominate(decision)
-        evictions = [each for each in decision.evictions if each.gainer in gainers]
+        gainers |= self._picture.reservations.standing()
+        evictions = [
+            each
+            for each in decision.evictions
+            if each.reservation
+            or (each.gainer in gainers and (not each.move or each.unit in gainers))
+        ]
         runs_to_go, pods_to_go = _by_kind(facts.by_unit(evictions))
         await all_of((self._evict(each) for each in runs_to_go), AT_ONCE)
         for eviction in pods_to_go:
@@ -448,7 +469,11 @@ class Scheduler:
         for key, verdict in waits.items():
             owner, place = self._picture.run(key), places.get(key)
             if owner is not None:
-                if key in self._missed or not snapshots.waits(owner):
+                if key in self._missed:
+                    continue
+                if not snapshots.waits(owner):
+                    if records.incomplete(owner, verdict.reason, verdict.message):
+                        yield True, key, key
                     continue
                 status, reason = owner.status, verdict.reason
                 new = status.reason != reason
@@ -476,9 +501,12 @@ class Scheduler:
             await self._binder.tell(uid, words.reason, words.message)
             return
         owner = self._picture.run(uid)
-        if owner is None or uid in self._missed or not snapshots.waits(owner):
+        if owner is None or uid in self._missed:
             return
-        patch = _differences(owner, words)
+        if snapshots.waits(owner):
+            patch = _differences(owner, words)
+        else:
+            patch = records.incomplete(owner, words.reason, words.message)
         if patch:
             self._pace.count()
             await self._patch(owner, patch)
@@ -518,43 +546,12 @@ def _by_kind(decided: Iterable[D]) -> tuple[list[D], list[D]]:
     return [each for each in listed if not podunits.is_pods(each.unit)], pods
 
 
-class _Pace:
-    """When the last words were told."""
-
-    def __init__(self, most: int, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._times: collections.deque[float] = collections.deque(maxlen=most)
-        self._due = 0.0
-
-    def pause(self, most: int) -> float:
-        """Seconds until one more may be counted, if at most so many may in a second."""
-        if len(self._times) < most:
-            return 0.0
-        return max(0.0, self._times[-most] + 1.0 - self._clock())
-
-    def allowed(self, most: int) -> int:
-        """How many may be counted now."""
-        now = self._clock()
-        return most - sum(now < each + 1.0 for each in self._times)
-
-    def count(self) -> None:
-        self._times.append(self._clock())
-
-    def is_due(self) -> bool:
-        """Whether to find out again whom to tell something."""
-        now = self._clock()
-        if now < self._due:
-            return False
-        self._due = now + WORDS_EVERY
-        return True
-
-
 def _places(
     snapshot: state.Snapshot, done: core.Cycle, decision: facts.Decision
 ) -> Iterator[tuple[str, QueuePlace]]:
     """Where the heads of each queue stand among those that wait for room, and until when."""
     placed = {placement.unit for placement in decision.placements}
-    starts = {each.unit: each.start for each in decision.reservations}
+    starts = {each.unit: each.start for each in decision.reservations if each.firm}
     for name in {unit.queue for unit in snapshot.waiting.values()} & snapshot.queues.keys():
         line = [
             unit.key

@@ -18,6 +18,7 @@ from windlass.control import (
     metrics,
     nodes,
     queuestatus,
+    reservationstatus,
     runs,
     runtime,
     scheduler,
@@ -71,10 +72,12 @@ class Scheduler(Set):
             runs=seen.runs,
             queues=seen.queues,
             engine=seen.engine,
+            scheduling=seen.scheduling,
             claims=(seen.claims, seen.volumes, seen.classes),
             room=seen.room_for_volumes,
             attachments=seen.attachments,
             quotas=seen.quotas,
+            reservations=seen.reservations,
             runtimes=seen.runtimes,
             beside=(seen.namespaces, seen.budgets),
             epoch=epoch,
@@ -84,6 +87,11 @@ class Scheduler(Set):
             store, seen.queues, look=self._scheduler.look, decided=self._scheduler.decided
         )
 
+        self._reservations = reservationstatus.ReservationStatuses(
+            store, seen.reservations,
+            look=self._scheduler.look, decided=self._scheduler.decided_anew,
+        )  # fmt: skip
+
     def connect(self) -> None:
         return
 
@@ -91,6 +99,7 @@ class Scheduler(Set):
         return {
             scheduler.NAME: self._scheduler.run,
             queuestatus.NAME: self._statuses.run,
+            reservationstatus.NAME: self._reservations.run,
             "summaries": self._scheduler.tell_placed,
         }
 

@@ -11,7 +11,7 @@ import collections
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from windlass.control import queuestatus
+from windlass.control import queuestatus, shares
 from windlass.core import cycle, facts, forecast, queues, state
 from windlass.kinds import times
 
@@ -26,7 +26,7 @@ def tree(
     """Every queue, parents before children, and what the next decision does in each."""
     done = cycle.run(snapshot, now, policy)
     decision = done.decision()
-    statuses = queuestatus.derive(snapshot)
+    statuses, standings = queuestatus.derive(snapshot), shares.of_queues(snapshot)
     acts = _acts(snapshot, decision, shown)
     asked = _asked(snapshot, done)
     waits = _waits(snapshot, decision)
@@ -50,6 +50,11 @@ def tree(
                 "running": status.running,
                 "waiting": status.pending,
                 "share": round(status.share or 0.0, 6),
+                "standing": standings[name].to_dict(),
+                "pastUse": shares.half_life_words(queue),
+                "users": {
+                    user: each.to_dict() for user, each in shares.of_users(snapshot, name).items()
+                },
                 "waits": dict(waits.get(name, {})),
                 "next": acts.get(name, {}),
                 "troubles": [

@@ -11,7 +11,6 @@ Pure: one function per kind of object. `control.picture` calls them for what cha
 from __future__ import annotations
 
 import dataclasses
-import fractions
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from windlass.control import engine as engines
@@ -24,7 +23,7 @@ from windlass.control import (
     runview,
     volumes,
 )
-from windlass.core import facts
+from windlass.core import facts, nominations, predict, repair, specs
 from windlass.core.constraints import NAME_FIELD
 from windlass.kinds import duration, kubernetes, quantity, queue, run, times
 from windlass.kinds.reasons import Reason
@@ -46,18 +45,34 @@ def read_queue(each: queue.Queue, *, is_parent: bool = False) -> facts.Queue:
     return facts.Queue(
         name=each.name,
         parent=spec.parent or "",
-        guarantee=_quota(spec.guarantee),
-        limit=_quota(spec.limit),
-        lend=_quota(spec.lend),
+        guarantee=read_amounts(spec.guarantee),
+        limit=read_amounts(spec.limit),
+        lend=read_amounts(spec.lend),
         weight=spec.weight,
         order=spec.order,
         strict=spec.strict,
         reserve=spec.reserve,
         min_runtime=_seconds(spec.min_runtime) or 0.0,
         max_priority=spec.max_priority,
+        half_life=_seconds(spec.half_life),
+        fair_share_preemption=_seconds(spec.fair_share_preemption),
+        user_fair=spec.user_fair,
+        user_limits=_user_limits(spec.user_limits),
         held=_paused(each),
         namespaces=named if named or is_parent else None,
     )
+
+
+def _user_limits(limits: queue.UserLimits | None) -> facts.UserLimits | None:
+    if limits is None:
+        return None
+    own = {name: _user_limit(each) for name, each in (limits.users or {}).items()}
+    every = _user_limit(limits)
+    return facts.UserLimits(every.resources, every.running, every.submitted, own)
+
+
+def _user_limit(limit: queue.UserLimit) -> facts.UserLimit:
+    return facts.UserLimit(read_amounts(limit.resources), limit.running, limit.submitted)
 
 
 def read_queues(listed: Iterable[queue.Queue]) -> list[facts.Queue]:
@@ -170,11 +185,19 @@ def read_unit(
         topology=facts.Topology(topology.level, topology.mode == "required") if topology else None,
         preemptible=spec.preemptible,
         expected=_seconds(spec.duration.expected) if spec.duration else None,
+        max_runtime=_seconds(spec.duration.max) if spec.duration else None,
+        grace=_seconds(spec.checkpoint.grace) or 0.0,
         attained=_ran_before(owner),
+        preemptions=_preempted_before(owner),
         kin=f"{owner.namespace}/{spec.user or ''}",
         not_before=retrying.retry_at(owner),
         held=_held(spec, levels, engine, reach, runtime),
         lately=retrying.lately(owner),
+        # Who would not be tried again after a preemption would fail by a move.
+        movable=spec.placement.movable and "Preempted" in spec.retries.causes,
+        moved=tuple(
+            (times.parse(each.at).timestamp(), each.by) for each in owner.status.moves or ()
+        ),
     )
 
 
@@ -197,9 +220,11 @@ def read_running(
     *,
     min_runtime: float = 0.0,
     ended: Collection[tuple[str, int]] = (),
+    history: predict.History | None = None,
 ) -> facts.Running:
     """A Run that holds the room of its assignment; `now` is when it starts if nobody knows yet.
 
+    `history`: tells how far the Run's estimate is believed.
     `ended`: members that have ended and whose room is free, because the others do not need them.
     """
     held, seats, roles = kept_room(owner), [], []
@@ -216,27 +241,68 @@ def read_running(
         ]
     started = _started(owner)
     started = now if started is None else started
+    estimate = unit.expected if history is None else history.estimate(unit)
     return facts.Running(
         unit=dataclasses.replace(unit, roles=tuple(roles), not_before=0.0, held=None),
         seats=tuple(seats),
         started=started,
-        expected_end=None if unit.expected is None else started + unit.expected,
+        expected_end=None if estimate is None else started + estimate,
         protected_until=started + min_runtime if min_runtime else 0.0,
         leaving=tuple((s.role, s.index) for s in seats if _leaves(owner, s.role, s.index)),
+        shrunk_at=_shrunk_at(owner),
+        checkpoint_at=_checkpoint_at(owner, now),
     )
 
 
-def read_nomination(owner: run.Run, unit: facts.Unit) -> facts.Nomination | None:
-    """Room that is being freed for a Run that waits."""
+def _checkpoint_at(owner: run.Run, now: float) -> float | None:
+    """When it last said that it saved its state; not later than now, whatever its clock says."""
+    told = owner.status.progress.checkpoint if owner.status.progress is not None else None
+    return None if told is None else min(now, times.parse(told).timestamp())
+
+
+def _shrunk_at(owner: run.Run) -> float | None:
+    held = owner.status.assignment
+    shrunk = held.shrunk_at if held is not None else None
+    return None if shrunk is None else times.parse(shrunk).timestamp()
+
+
+def read_nomination(owner: run.Run, fact: facts.Unit | facts.Running) -> facts.Nomination | None:
+    """Room that is being freed for a Run that waits or for the missing members of its gang, or
+    that a Run moves to."""
     nomination = owner.status.nomination
-    if nomination is None or nomination.attempt != owner.status.attempt or not waits(owner):
+    if nomination is None or nomination.attempt != nominated_attempt(owner):
         return None
-    seats = (
+    indexes: Mapping[str, Sequence[int]]
+    unit = fact if isinstance(fact, facts.Unit) else fact.unit
+    if isinstance(fact, facts.Running) and not nominations.leaves_whole(fact):
+        indexes = repair.missing_members(fact)
+    else:
+        indexes = {role.name: range(role.most) for role in unit.roles}
+    seats = tuple(
         facts.Seat(role.name, index, member.node, read_grants(role.devices, member.devices))
         for role in unit.roles
-        for index, member in enumerate(nomination.members.get(role.name, ()))
+        for index, member in zip(
+            indexes.get(role.name, ()), nomination.members.get(role.name, ()), strict=False
+        )
     )
-    return facts.Nomination(unit.key, tuple(seats))
+    return facts.Nomination(unit.key, seats) if seats else None
+
+
+def nominated_attempt(owner: run.Run) -> int:
+    """The attempt that room is nominated for: the next one of a Run that is moved elsewhere."""
+    moves = holds_assignment(owner) and owner.status.phase != "Queued" and not is_incomplete(owner)
+    return owner.status.attempt + 1 if moves else owner.status.attempt
+
+
+def is_incomplete(owner: run.Run) -> bool:
+    """Whether a gang that runs has room for fewer members than its minimum."""
+    held = owner.status.assignment
+    if not owner.spec.placement.gang or owner.status.phase != "Running" or held is None:
+        return False
+    return any(
+        len(held.members.get(role.name, ())) < (role.min_replicas or role.replicas)
+        for role in owner.spec.roles
+    )
 
 
 def _leaves(owner: run.Run, role: str, index: int) -> bool:
@@ -310,6 +376,7 @@ def read_pod(pod: kubernetes.Pod, owner: run.Run | None, queue_name: str) -> fac
             key=f"pod/{pod.uid}",
             queue=queue_name,
             roles=(facts.Role("pod", 1, 1, needs, requests),),
+            user=(owner.spec.user or "") if owner is not None else "",
             namespace=pod.namespace,
             preemptible=owner is not None and owner.spec.preemptible,
             # How long it stays says nothing about Runs: it is somebody else's, or on its way out.
@@ -375,7 +442,9 @@ def _pod_grants(pod: kubernetes.Pod, owner: run.Run | None) -> tuple[facts.Grant
     if any(":" in name for name in names):
         for role in owner.spec.roles if owner and key else ():
             if key and role.name == key.role:
-                return read_grants([_request(each) for each in role.devices or ()], names)
+                return read_grants(
+                    [specs.device_request(each) for each in role.devices or ()], names
+                )
     return tuple(_named(name) for name in names)
 
 
@@ -400,7 +469,7 @@ def _grant(request: facts.DeviceRequest, device: str) -> facts.Grant:
 # --- parts ----------------------------------------------------------------------------------------
 
 
-def _quota(amounts: queue.Amounts | None) -> dict[str, int]:
+def read_amounts(amounts: queue.Amounts | None) -> dict[str, int]:
     """Bytes of memory, whole pods, thousandths of everything else, devices too."""
     return {
         name: min(
@@ -416,7 +485,7 @@ def role_of(
 ) -> facts.Role:
     """What members of a role need and like, whatever else is going on."""
     placement = owner.spec.placement
-    requests = tuple(_request(device) for device in role.devices or ())
+    requests = tuple(specs.device_request(device) for device in role.devices or ())
     within = placement.bundle.within if placement.bundle and requests else ""
     least = role.min_replicas or role.replicas
     made = facts.Role(
@@ -428,7 +497,10 @@ def role_of(
         # `socket` never gets here: podrender.unsupported holds such a Run.
         bundle="" if within == "socket" else within,
         constraint=constraint_of(owner),
-        prefers=(*_prefers(placement.nodes or run.NodeChoice()), *_dislikes(owner.status.avoid)),
+        prefers=(
+            *specs.preferences(placement.nodes or run.NodeChoice()),
+            *_dislikes(owner.status.avoid),
+        ),
     )
     return runtime.to(made)
 
@@ -446,44 +518,10 @@ def _bounded(
     return role if reach == volumes.Reach() else reach.bounds(role)
 
 
-def _request(device: run.Device) -> facts.DeviceRequest:
-    share = device.share and fractions.Fraction(device.share)
-    mebibytes = -(-quantity.whole(device.memory) >> 20) if device.memory else 0
-    return facts.DeviceRequest(
-        kind=device.kind,
-        count=device.count or 1,
-        ratio=round(1 / share) if share else 0,
-        compute=(device.compute or 0) * 10,
-        memory=min(members.MOST, mebibytes),
-        models=tuple(device.models or ()),
-        isolation=device.isolation or "none",
-    )
-
-
 def constraint_of(owner: run.Run) -> facts.Constraint:
     """Which nodes its user accepts."""
     nodes = owner.spec.placement.nodes or run.NodeChoice()
-    return facts.Constraint(
-        selector=tuple(sorted((nodes.selector or {}).items())),
-        tolerations=(
-            facts.Toleration(members.OWN_NODES, "Exists"),
-            *(
-                facts.Toleration(t.key, t.operator, t.value, t.effect)
-                for t in nodes.tolerations or ()
-            ),
-        ),
-        capabilities=frozenset(nodes.capabilities or ()),
-    )
-
-
-def _prefers(nodes: run.NodeChoice) -> tuple[facts.Preference, ...]:
-    return tuple(
-        facts.Preference(
-            tuple(facts.Requirement(k, "In", (v,)) for k, v in sorted(liked.selector.items())),
-            liked.weight,
-        )
-        for liked in nodes.prefer or ()
-    )
+    return specs.constraint(nodes, (facts.Toleration(members.OWN_NODES, "Exists"),))
 
 
 def _dislikes(avoid: Iterable[str] | None) -> tuple[facts.Preference, ...]:
@@ -534,6 +572,12 @@ def _started(owner: run.Run) -> float | None:
 def _ran_before(owner: run.Run) -> float:
     """Seconds that earlier attempts ran."""
     return sum(end - start for start, end in _spells(owner))
+
+
+def _preempted_before(owner: run.Run) -> int:
+    """Attempts that ended because others needed the capacity, as far as the history goes back."""
+    steps = owner.status.history or ()
+    return sum(step.to_phase == "Queued" and step.reason == Reason.PREEMPTED for step in steps)
 
 
 def _spells(owner: run.Run) -> list[tuple[float, float]]:

@@ -10,8 +10,9 @@ import datetime
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from windlass.control import records, shares
 from windlass.control.explainer import Place, Row, Waiting
-from windlass.core import explain, verdicts
+from windlass.core import changes, explain, verdicts
 from windlass.core.changes import Change
 from windlass.kinds import reasons, times
 from windlass.kinds.run import Run
@@ -61,11 +62,32 @@ def of_waiting(
     place = found.place
     if place.of > 1 and verdict.reason is not reasons.Reason.IMPOSSIBLE:
         sentences.append(f"It is number {place.position} of {place.of} in queue {place.queue}.")
+    told["standing"] = _standings(found)
+    sentences += [each["sentence"] for each in told["standing"].values()]
     sentences += _held_by(told["holders"], len(explained.holders))
     sentences.append(_when(start, now))
     sentences += [_sentence(each["message"]) for each in told["wouldStart"]]
     told["sentences"] = sentences
     return told | about
+
+
+def _standings(found: Waiting) -> dict[str, Any]:
+    """What its queue and its user hold against what they are entitled to."""
+    named = {"queue": (f"Queue {found.place.queue}", found.of_queue)}
+    named["user"] = ("Its user", found.of_user)
+    return {
+        key: {**each.to_dict(), "sentence": _standing(whose, each)}
+        for key, (whose, each) in named.items()
+        if each is not None
+    }
+
+
+def _standing(whose: str, each: shares.Standing) -> str:
+    past = f", and {'has ' if each.half_life else 'is '}{each.sentence}" if each.sentence else ""
+    return (
+        f"{whose} holds {each.share:.1%} of the cluster and is entitled to {each.entitlement:.1%}"
+        f"{past}."
+    )
 
 
 def of_other(run: Run, end: float | None, now: datetime.datetime) -> dict[str, Any]:
@@ -76,6 +98,8 @@ def of_other(run: Run, end: float | None, now: datetime.datetime) -> dict[str, A
         told["exitCode"] = status.exit_code
     sentences = [_phase_sentence(run, now)]
     if status.phase == "Running":
+        if status.message.startswith(records.INCOMPLETE):
+            sentences.append(_sentence(f"It is {status.message}"))
         sentences += _progress(run)
         if end is not None:
             told["end"] = times.seconds(times.from_unix(end))
@@ -187,6 +211,10 @@ def _until(holder: dict[str, Any]) -> str:
 
 
 def _change(change: Change, find: Find, may_see: MaySee) -> str:
+    if change.kind == "moves":
+        return changes.moved(
+            change.moves, [_named(each.unit, find, may_see) for each in change.moves]
+        )
     if change.kind != "ends":
         return change.message
     seen, hidden = [], 0
@@ -200,6 +228,14 @@ def _change(change: Change, find: Find, may_see: MaySee) -> str:
         seen.append(f"{hidden} {'runs' if hidden > 1 else 'run'} of others")
     verb = "ends" if len(change.names) == 1 else "end"
     return f"it would start when {_listed(seen, 3)} {verb}"
+
+
+def _named(key: str, find: Find, may_see: MaySee) -> str:
+    """A run by its name and user, to those who may see it."""
+    run = find(key)
+    if run is None or not may_see(run.namespace):
+        return "a run of others"
+    return f"run {run.name} ({run.spec.user})" if run.spec.user else f"run {run.name}"
 
 
 # --- the others -----------------------------------------------------------------------------------

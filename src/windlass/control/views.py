@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, TypeVar
 
-from windlass.control import attaching, builds, engine, runs
+from windlass.control import attaching, builds, engine, policy, runs
 from windlass.control.volumes import Room
-from windlass.kinds import clusterkinds, cronrun, kubernetes, meta, pricelist, queue
+from windlass.kinds import clusterkinds, cronrun, kubernetes, meta, pricelist, queue, reservation
 from windlass.kinds.run import Run
 from windlass.store import client
 from windlass.store.reflector import Reflector
@@ -64,6 +64,10 @@ class Views:
         return self._keep(Reflector(self._store, queue.Queue))
 
     @functools.cached_property
+    def reservations(self) -> Reflector[reservation.Reservation]:
+        return self._keep(Reflector(self._store, reservation.Reservation))
+
+    @functools.cached_property
     def crons(self) -> Reflector[cronrun.CronRun]:
         return self._keep(Reflector(self._store, cronrun.CronRun))
 
@@ -74,6 +78,10 @@ class Views:
     @functools.cached_property
     def engine(self) -> Reflector[kubernetes.ConfigMap]:
         return self._keep(self._one(kubernetes.ConfigMap, engine.NAME))
+
+    @functools.cached_property
+    def scheduling(self) -> Reflector[kubernetes.ConfigMap]:
+        return self._keep(self._one(kubernetes.ConfigMap, policy.NAME))
 
     @functools.cached_property
     def claims(self) -> Reflector[clusterkinds.PersistentVolumeClaim]:

@@ -6,6 +6,7 @@ of a cluster. Whether a node takes anybody at all right now is the cluster's to 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -38,7 +39,9 @@ class Accepting:
         """Nodes that a constraint accepts. Read only."""
         found = self._masks.get(constraint)
         if found is None:
-            if self._whole is not None:
+            if constraint.reserved:  # labels say nothing about advance reservations
+                found = self.mask(dataclasses.replace(constraint, reserved=()))
+            elif self._whole is not None:
                 found = self._whole[0].mask(constraint)[self._whole[1]]
             else:
                 accepts = (constraints.accepts(constraint, node) for node in self._nodes)

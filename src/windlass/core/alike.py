@@ -12,8 +12,12 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from windlass.core import order, preempt, reserve, screening, shadows, verdicts
+import numpy as np
+import numpy.typing as npt
+
+from windlass.core import allowance, order, passing, preempt, screening, shadows, verdicts
 from windlass.core.facts import Unit, Verdict
+from windlass.core.place import Scene
 from windlass.core.shapes import OWN
 from windlass.kinds.reasons import Reason
 
@@ -47,8 +51,34 @@ class Memory:
     heads: dict[str, int] = dataclasses.field(default_factory=dict)
     """Strict queue -> priority of the last head that waits there: who comes with a higher one does
     not stand behind it."""
+    reserved: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Queue -> how many reservations it has; not those that have none."""
     searched: dict[str, int] = dataclasses.field(default_factory=dict)
-    """Queue -> units for which no start could be promised."""
+    """Queue -> searches for a start that found none; kept by `allowance`."""
+    yields: dict[str, shadows.Held | None] = dataclasses.field(default_factory=dict)
+    """Queue -> the reservation that its first one would take the place of, as of `yields_at`; kept
+    by `allowance`."""
+    yields_at: int = -1
+    in_vain: bool = False
+    """Whether any search found no start."""
+    no_start: dict[int, float] = dataclasses.field(default_factory=dict)
+    """Kind -> the shortest runtime for which no start was found; kept by `allowance`."""
+    final: tuple[int, Scene] | None = None
+    """The cluster when all workloads with a known end have ended, after so many evictions; kept by
+    `earliest`."""
+    passed: dict[int, frozenset[str]] = dataclasses.field(default_factory=dict)
+    """Kind -> reservations that it may delay, as of `passed_at`; kept by `reserve`."""
+    passed_at: int = -1
+    wanted: dict[str, npt.NDArray[np.bool_]] = dataclasses.field(default_factory=dict)
+    """Parent queue -> nodes that its children below their claim could use; kept by `sharing`."""
+    inside: dict[str, tuple[int, bool]] = dataclasses.field(default_factory=dict)
+    """Reserved workload -> whether it would stay within its queue's guarantee, as of which move of
+    its queue; kept by `passing`."""
+    by_share: dict[tuple[str, str], tuple[tuple[int, int], bool]] = dataclasses.field(
+        default_factory=dict
+    )
+    """(Queue, other) -> whether its workloads pass tentative reservations of the other, as of which
+    moves of both; kept by `passing`."""
     waited: dict[str, bool] = dataclasses.field(default_factory=dict)
     """Queue -> whether anybody waits there since long; kept by `reserve`."""
 
@@ -76,7 +106,7 @@ def pass_over(cycle: Cycle, unit: Unit) -> bool:
             if for_all:
                 for_good = _whatever_comes(cycle, unit)
                 (memory.hopeless if for_good else memory.refused)[kind] = verdict
-        elif reserve.may_promise(cycle, unit):
+        elif allowance.may_promise(cycle, unit):
             return False
     cycle.turn.append(key)
     cycle.verdicts[key] = verdict
@@ -101,7 +131,7 @@ def remember(cycle: Cycle, unit: Unit, verdict: Verdict) -> None:
     kind = cycle.asked(unit).kind
     if kind == OWN or unit.queue not in cycle.tree.queues:
         return
-    if cycle.queue_of(unit).strict or reserve.may_promise(cycle, unit):
+    if cycle.queue_of(unit).strict or allowance.may_promise(cycle, unit):
         return  # the next of its kind is behind it, or may be promised something
     if verdict.reason in _FOR_ANYBODY and verdict.resolved and _whatever_comes(cycle, unit):
         memory.hopeless[kind] = verdict
@@ -147,6 +177,8 @@ def joins(cycle: Cycle, unit: Unit, now: float) -> bool:
 def is_over(cycle: Cycle, queue: str, line: Iterator[Unit]) -> bool:
     """Whether all who wait in a queue surely wait: nobody else of its line need be considered. As
     long as a promise of an earlier decision has not had its turn, it may go and leave room."""
+    if cycle.user_quotas.bind(queue):
+        return False  # what a workload is told depends on its user, which no kind names
     memory, kinds = cycle.memory, cycle.snapshot.kinds(queue)
     if len(kinds) > len(memory.hopeless) + len(memory.short):
         return False
@@ -185,6 +217,7 @@ def forget(cycle: Cycle) -> None:
     cycle.memory.hopeless.clear()
     cycle.memory.refused.clear()
     cycle.memory.short.clear()
+    cycle.memory.no_start.clear()
     cycle.foresight.forget()
 
 
@@ -192,6 +225,7 @@ def somebody_goes(cycle: Cycle, queues: Iterable[str]) -> None:
     """Of these queues. Others may count on what is left: who was in vain before may have hope."""
     cycle.memory.refused.clear()
     cycle.memory.short.clear()
+    cycle.memory.no_start.clear()
     cycle.foresight.somebody_goes(queues)
 
 
@@ -205,7 +239,7 @@ def _whatever_comes(cycle: Cycle, unit: Unit) -> bool:
         and cycle.queue_of(unit).order != "attained"
         and not cycle.evictions
         and not cycle.snapshot.roster.leaving
-        and not reserve.may_promise_others(cycle, unit)
+        and not allowance.may_promise_others(cycle, unit)
     )
 
 
@@ -214,11 +248,11 @@ def _standing(cycle: Cycle, unit: Unit, kind: int) -> object:
     index = 0.0
     if cycle.queue_of(unit).order == "attained":
         index = cycle.standing.predictor.index(unit, unit.attained)
-    return kind, _beside(cycle, unit), index, reserve.may_promise(cycle, unit)
+    return kind, _beside(cycle, unit), index, allowance.may_promise(cycle, unit)
 
 
 def _beside(cycle: Cycle, unit: Unit) -> tuple[shadows.Held, ...]:
     """The promises that it must not delay; how long it runs counts only if there are any."""
     if not cycle.reservations:
         return ()
-    return reserve.crossed(cycle, unit, cycle.expected_end(unit))
+    return passing.crossed(cycle, unit, cycle.expected_end(unit))

@@ -12,13 +12,14 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
-from windlass.core import cycle, place, state, verdicts
+from windlass.core import cycle, place, state, userlimits, verdicts
 from windlass.core.facts import (
     DeviceRequest,
     Policy,
     Queue,
     Role,
     Running,
+    Seat,
     Topology,
     Unit,
     Verdict,
@@ -27,13 +28,33 @@ from windlass.core.place import Failure, Scene, Work
 from windlass.core.state import Snapshot
 from windlass.kinds.reasons import Reason
 
-Rule = Literal["", "limit", "guarantee"]
-Kind = Literal["topology", "bundle", "members", "devices", "model", "quota", "ends", "nodes"]
+Rule = Literal["", "limit", "guarantee", "user limit"]
+Kind = Literal[
+    "topology", "bundle", "members", "devices", "model", "quota", "ends", "nodes", "moves"
+]
 
+_COUNTED = (userlimits.RUNNING, userlimits.SUBMITTED)
 MOST_TRIES = 40
 """Decisions that are made for one explanation at most."""
 MOST_ENDS = 512
 """Running units, by their expected end, that are looked at for "after these end"."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Relocation:
+    """A running workload that would have to run elsewhere."""
+
+    unit: str
+    source: tuple[str, ...]
+    """Nodes."""
+    seats: tuple[Seat, ...]
+    """Where it would be."""
+    allowed: bool
+    """Whether its owner allows that it is moved."""
+
+    @property
+    def target(self) -> tuple[str, ...]:
+        return tuple(sorted({seat.node for seat in self.seats}))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,6 +73,22 @@ class Change:
     """What there would be less or more of."""
     rule: Rule = ""
     """What of the queue would have to be raised."""
+    moves: tuple[Relocation, ...] = ()
+    """Which workloads would have to run where."""
+
+
+def moved(moves: Sequence[Relocation], names: Sequence[str]) -> str:
+    """The sentence about workloads that would have to move, by the names they have for a reader."""
+    parts = [
+        f"{name} moved from {', '.join(each.source)} to {', '.join(each.target)}"
+        for each, name in zip(moves, names, strict=True)
+    ]
+    words = f"it would start if {' and '.join(parts)}"
+    if all(each.allowed for each in moves):
+        return f"{words}; moves wait for a recent checkpoint, and an hour after the last move"
+    owners = "its owner has" if len(moves) == 1 else "not all owners have"
+    negation = " not" if len(moves) == 1 else ""
+    return f"{words}; {owners}{negation} allowed moves (--movable)"
 
 
 class Lab:
@@ -74,8 +111,7 @@ class Lab:
         return done.verdict_of(self.unit.key)
 
     def with_unit(self, unit: Unit) -> Snapshot:
-        twin = copy.copy(self.snapshot)
-        twin.waiting, twin._lines = dict(twin.waiting), {k: list(v) for k, v in twin._lines.items()}
+        twin = with_own_line(self.snapshot)
         twin.try_waiting(unit)
         return twin
 
@@ -98,6 +134,14 @@ class Lab:
         )
         return state.build(dataclasses.replace(facts, nodes=nodes), self.snapshot.history)
 
+    def with_moved(self, moves: Iterable[Relocation]) -> Snapshot:
+        facts, seats = self.snapshot.facts(), {each.unit: each.seats for each in moves}
+        running = tuple(
+            dataclasses.replace(each, seats=seats.get(each.unit.key, each.seats))
+            for each in facts.running
+        )
+        return state.build(dataclasses.replace(facts, running=running), self.snapshot.history)
+
     def largest(self, most: int, variant: Callable[[int], Unit]) -> int:
         """The largest number below or at `most` with which the unit starts, by halving; 0: none."""
         low, high = 0, most
@@ -108,6 +152,15 @@ class Lab:
             else:
                 high = middle - 1
         return low
+
+
+def with_own_line(snapshot: Snapshot) -> Snapshot:
+    """The same world; who waits in it can be changed without changing the other."""
+    twin = copy.copy(snapshot)
+    twin.waiting = dict(snapshot.waiting)
+    twin._lines = {name: list(line) for name, line in snapshot._lines.items()}
+    twin.demand, twin.user_quotas = snapshot.demand.copy(), snapshot.user_quotas.fork()
+    return twin
 
 
 def nearest(lab: Lab, verdict: Verdict, wanted: Sequence[str]) -> Iterator[Change]:
@@ -247,26 +300,39 @@ def _more_quota(lab: Lab, verdict: Verdict) -> Iterator[Change]:
     while told is not None and told.reason is Reason.WAITING_FOR_QUOTA and lab.tries > 0:
         if not told.queue:
             return  # a quota of its namespace: no queue can help
-        rule: Rule = "limit" if told.resource in world.queues[told.queue].limit else "guarantee"
+        rule = _rule(world, told)
         if (raised and raised[-1][:3] == (told.queue, rule, told.resource)) or not told.deficit:
             return  # more of it does not help
         raised.append((told.queue, rule, told.resource, told.deficit))
-        world = lab.with_queue(_raised(world.queues[told.queue], *raised[-1][1:]), world)
+        queue = _raised(world.queues[told.queue], *raised[-1][1:], lab.unit.user)
+        world = lab.with_queue(queue, world)
         told = lab.outcome(world)
     if told is None and len(raised) == 1:
-        queue, rule, resource, amount = raised[0]
-        words = (
-            f"it would start with {verdicts.told(resource, amount)} more {rule} in queue {queue}"
-        )
-        yield Change("quota", words, (queue,), amount, "", resource, rule)
+        name, rule, resource, amount = raised[0]
+        more = _more(resource, amount, rule, name)
+        yield Change("quota", f"it would start with {more}", (name,), amount, "", resource, rule)
     elif told is None:
-        parts = [f"{verdicts.told(r, n)} more {rule} in queue {q}" for q, rule, r, n in raised]
+        parts = [_more(resource, n, rule, name) for name, rule, resource, n in raised]
         yield Change(
             "quota", f"it would start with {' and '.join(parts)}", tuple(r[0] for r in raised)
         )
 
 
-def _raised(queue: Queue, rule: str, resource: str, amount: int) -> Queue:
+def _rule(world: Snapshot, told: Verdict) -> Rule:
+    if told.user is not None:
+        return "user limit"
+    return "limit" if told.resource in world.queues[told.queue].limit else "guarantee"
+
+
+def _more(resource: str, amount: int, rule: Rule, queue: str) -> str:
+    if rule == "user limit" and resource in _COUNTED:
+        return f"a user limit of {amount} more {resource} in queue {queue}"
+    return f"{verdicts.told(resource, amount)} more {rule} in queue {queue}"
+
+
+def _raised(queue: Queue, rule: str, resource: str, amount: int, user: str) -> Queue:
+    if rule == "user limit":
+        return userlimits.raised(queue, user, resource, amount)
     amounts = queue.limit if rule == "limit" else queue.guarantee
     more = {**amounts, resource: amounts.get(resource, 0) + amount}
     if rule == "limit":
@@ -305,6 +371,8 @@ def _who_frees_quota(lab: Lab, verdict: Verdict) -> list[Running]:
         held = lab.snapshot.held[running.unit.key].get(verdict.resource, 0)
         if verdict.resource == "pods":
             held = len(running.seats)
+        elif verdict.user is not None and verdict.resource in _COUNTED:
+            held = int(running.unit.kin is not None)
         if not held:
             continue
         needed.append(running)
@@ -315,9 +383,11 @@ def _who_frees_quota(lab: Lab, verdict: Verdict) -> list[Running]:
 
 
 def who_counts(snapshot: Snapshot, unit: Unit, verdict: Verdict) -> Iterator[Running]:
-    """Running units that count against the quota in the way: of a queue and all below it, or of the
-    unit's namespace."""
+    """Running units that count against the quota in the way: of a queue and all below it, of one
+    user there, or of the unit's namespace."""
     for running in snapshot.running.values():
+        if verdict.user is not None and running.unit.user != verdict.user:
+            continue
         if verdict.queue:
             if verdict.queue in snapshot.tree.path(running.unit.queue):
                 yield running

@@ -9,17 +9,21 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from windlass.core import partitions
 from windlass.core.facts import WHOLE, Device, DeviceRequest, Grant, Profile
+from windlass.core.partitions import Position
 
 UNLOCKED, SHARED, HELD, PARTITIONED, RATIO = 0, 1, 2, 3, 16
 """Modes of a device; up to SHARED shares of it can be had; RATIO + k means 1:k."""
 ANY_DEVICE = -1
-"""Nobody said of which device a share should be."""
-Spot = tuple[int, int, tuple[int, ...]]
-"""A node, how many members go there, and the devices that their shares should be of, one each;
-none: the tightest."""
+ANYWHERE: Position = (ANY_DEVICE, 0)
+"""No position is preferred."""
+Spot = tuple[int, int, tuple[Position, ...]]
+"""A node, how many members go there, and the positions that their shares or partitions should
+have, one each; none: the best by the rules of this module."""
 Found = list[tuple[int, Grant]]
 _STRENGTH = {"none": 0, "soft": 1, "hard": 2}
+_UNLIMITED = 1 << 30
 
 
 @dataclasses.dataclass(slots=True)
@@ -33,8 +37,11 @@ class View:
     used: list[int]
     serving: list[list[int]]
     """Per request of the member, the devices that could serve it."""
-    wished: int = ANY_DEVICE
-    """The device that a share should be of, if it still fits there."""
+    wished: Position = ANYWHERE
+    """The position that a share or a partition should have, if it still fits there."""
+    following: int | None = None
+    """Members with the same single request that must still fit on the node after this one. None:
+    not known, so that a partition leaves as many of its own profile as possible."""
 
     def take(self, j: int, grant: Grant) -> None:
         self.compute[j] -= grant.compute
@@ -51,7 +58,7 @@ class View:
     def copy(self) -> View:
         return View(
             self.devices, self.compute[:], self.memory[:], self.mode[:], self.used[:],
-            self.serving, self.wished,
+            self.serving, self.wished, self.following,
         )  # fmt: skip
 
 
@@ -166,7 +173,7 @@ def _share(view: View, request: DeviceRequest, eligible: list[int]) -> Found:
     ]
     if not fitting:
         return []
-    j = min(fitting, key=lambda j: (_model_rank(view, request, j), j != view.wished,
+    j = min(fitting, key=lambda j: (_model_rank(view, request, j), j != view.wished[0],
                                     view.mode[j] == UNLOCKED, view.compute[j], view.memory[j],
                                     j))  # fmt: skip
     grant = _grant(view.devices[j].id, "share", request.compute, request.memory)
@@ -191,25 +198,44 @@ def _ratio(view: View, request: DeviceRequest, eligible: list[int]) -> Found:
 
 
 def _partition(view: View, request: DeviceRequest, eligible: list[int]) -> Found:
-    best: tuple[tuple[int, ...], int, Grant] | None = None
-    for j in eligible:
-        if view.mode[j] not in (UNLOCKED, PARTITIONED):
-            continue
+    """The position that blocks the fewest other placements, of those that leave enough positions
+    for the members that follow."""
+    open_devices = [j for j in eligible if view.mode[j] in (UNLOCKED, PARTITIONED)]
+    spare = _spare(view, request, open_devices)
+    best: tuple[tuple[object, ...], int, int] | None = None
+    for j in open_devices:
         device, used = view.devices[j], view.used[j]
         profile = _profile(device, request.profile)
+        before = _most(profile, used)
         for start in profile.starts:
             bits = occupied(device, profile.name, start)
             if bits & used:
                 continue
-            lost = _choices(device, used) - _choices(device, used | bits)
-            fewer = -_most(profile, used | bits)  # a start that spoils another of its own kind
-            rank = (_model_rank(view, request, j), used == 0, fewer, lost, j, start)
-            grant = Grant(device.id, "partition", profile.compute,
-                          device.memory * profile.slices // device.slices,
-                          profile=profile.name, start=start)  # fmt: skip
+            lost = before - _most(profile, used | bits)
+            rank = (_model_rank(view, request, j), max(0, lost - spare), (j, start) != view.wished,
+                    partitions.cost(device, used, bits, ()), j, start)  # fmt: skip
             if best is None or rank < best[0]:
-                best = (rank, j, grant)
-    return [] if best is None else [(best[1], best[2])]
+                best = (rank, j, start)
+    if best is None:
+        return []
+    _, j, start = best
+    device = view.devices[j]
+    profile = _profile(device, request.profile)
+    memory = device.memory * profile.slices // device.slices
+    grant = _grant(device.id, "partition", profile.compute, memory, 0, profile.name, start)
+    return [(j, grant)]
+
+
+def _spare(view: View, request: DeviceRequest, open_devices: list[int]) -> int:
+    """Partitions of the requested profile that may be given up by placing one of them."""
+    if view.following is None:
+        return 1
+    if not view.following:
+        return _UNLIMITED
+    fitting = sum(
+        most_partitions(view.devices[j], request.profile, view.used[j]) for j in open_devices
+    )
+    return fitting - view.following
 
 
 def _model_rank(view: View, request: DeviceRequest, j: int) -> int:
@@ -277,21 +303,6 @@ def _most(profile: Profile, used: int) -> int:
         if not bits & used:
             best = max(best, 1 + _most(profile, used | bits))
     return best
-
-
-@functools.cache
-def _choices_of(profiles: tuple[Profile, ...], used: int) -> int:
-    return sum(
-        profile.slices
-        for profile in profiles
-        for start in profile.starts
-        if not (((1 << profile.slices) - 1) << start) & used
-    )
-
-
-def _choices(device: Device, used: int) -> int:
-    """How much room for partitions of any profile is left: what a placement should not destroy."""
-    return _choices_of(device.profiles, used)
 
 
 def _profile(device: Device, name: str) -> Profile:

@@ -19,14 +19,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import arrays, devices, kept, locality
+from windlass.core import arrays, devices, kept, locality, reserved
 from windlass.core.accepting import Accepting
-from windlass.core.choosing import ANY_DEVICE
+from windlass.core.choosing import ANYWHERE
 from windlass.core.facts import Constraint, DeviceRequest, Grant, Node, Preference, Role, Seat
 from windlass.core.gauge import Gauge
 from windlass.core.kept import UNKNOWN, Kept
 from windlass.core.locality import Locality
 from windlass.core.numbers import Numbers, of_domains
+from windlass.core.partitions import Position
 from windlass.core.ports import clashing
 from windlass.core.shapes import Shape, Shapes
 
@@ -39,9 +40,6 @@ Needs = locality.Needs
 
 _MANY = np.int64(1 << 40)
 _ALL = slice(None)
-_FEW_NODES = 128
-"""Of so many all that a shape needs is looked at in one go: with more, dividing by one number at a
-time is cheaper than calling less often."""
 _SPARE_SHAPES = 256
 """So many that nobody waits with any more are still kept: they may come again."""
 
@@ -77,6 +75,8 @@ class Cluster:
         self.asked: dict[str, Asked] = {}
         """What waiting units ask for, by their keys; kept by `cycle` and the snapshot."""
         self.accepting = Accepting(self.nodes)
+        self.reserved = reserved.Table()
+        """What advance reservations hold back, as of the decision that is being made."""
         self._all_open = bool(self.open.all())
         self._starts: dict[int, tuple[Ints, Ints]] = {}
         self._domains_of: dict[str, Ints] = {}
@@ -146,6 +146,7 @@ class Cluster:
         twin.open, twin.price = self.open[where], self.price[where]
         twin._all_open = self._all_open or bool(twin.open.all())
         twin.accepting = self.accepting.part(where)
+        twin.reserved = self.reserved.part(where, len(self))
         twin.bank, twin.ports = self.bank.part(where), {}
         twin.locality = self.locality.part(where)
         twin.domains = [ids[where] for ids in self.domains]
@@ -165,7 +166,7 @@ class Cluster:
             self.ports[port] = {int(n) for n in numbers.node[list(where)] if n >= 0}
         self.shapes, self.asked, self.charges = old.shapes, old.asked, old.charges
         old.refresh()
-        self._kept = old._kept.carried_over(len(self), was, now)
+        self._kept = old._kept.unreserved().carried_over(len(self), was, now)
         self.accepting.carry_over(old.accepting, numbers, fresh)
 
     # --- facts about nodes
@@ -208,15 +209,16 @@ class Cluster:
 
     def takes(self, constraint: Constraint) -> Mask:
         """Nodes that take such members now, as far as their keepers and they themselves say."""
-        if not constraint.not_now:
+        if not constraint.not_now and not constraint.reserved:
             return self.open
-        found = self.open.copy()
+        found = self.open & ~self.reserved.barred(constraint.reserved, len(self))
         found[[self.index[name] for name in constraint.not_now if name in self.index]] = False
         return found
 
     def usable(self, constraint: Constraint) -> Mask | None:
         """Nodes that are accepted and take such members now; None: all of them, as mostly."""
-        if self._all_open and not constraint.not_now and self.accepting.everywhere(constraint):
+        always = self._all_open and not constraint.not_now and not constraint.reserved
+        if always and self.accepting.everywhere(constraint):
             return None
         return self.mask(constraint) & self.takes(constraint)
 
@@ -271,7 +273,8 @@ class Cluster:
     def _catch_up(self, shape: Shape, caps: Ints, touched: list[int]) -> None:
         """Counts again where something changed."""
         changed = set(touched)
-        if len(changed) <= kept.FEW and shape.is_plain:
+        whole_only = not self.reserved.has_parts(shape.constraint.reserved)
+        if len(changed) <= kept.FEW and shape.is_plain and whole_only:
             whole = self.bank.whole_devices(shape)
             if whole is not None:
                 usable = self.usable(shape.constraint)
@@ -357,7 +360,7 @@ class Cluster:
 
     def _fit(self, shape: Shape, where: Ints | slice, *, empty: bool = False) -> Ints:
         amounts = self.capacity if empty else self.free
-        fit = _fit_amounts(shape, amounts, where)
+        fit = kept.fit_amounts(shape, amounts, where)
         if shape.unknown:
             fit[:] = 0  # asks for a resource that no node has
         if shape.requests:
@@ -372,6 +375,8 @@ class Cluster:
         usable = self.mask(shape.constraint) if empty else self.usable(shape.constraint)
         if usable is not None:
             fit *= usable[where]
+        if shape.constraint.reserved and not empty:
+            self.reserved.limit(fit, shape, where, self)
         return fit
 
     def kept_shapes(self) -> Gauge:
@@ -389,6 +394,8 @@ class Cluster:
             usable = self.usable(constraint)
             if usable is not None:
                 fit[rows] *= usable[where]
+            for row in rows if self.reserved.has_parts(constraint.reserved) else ():
+                self.reserved.limit(fit[row], shapes.shapes[row], where, self)
         for row, shape in shapes.intricate:
             fit[row] = self._fit(shape, where)
         return fit
@@ -396,16 +403,16 @@ class Cluster:
     # --- taking and giving back
 
     def take(
-        self, shape: Shape, node: int, count: int, wished: Sequence[int] = ()
+        self, shape: Shape, node: int, count: int, wished: Sequence[Position] = ()
     ) -> list[tuple[Grant, ...]] | None:
         """Room for members on one node; None, and nothing taken, when they do not all fit. `wished`
-        are the devices that their shares should be of, one each; none: the tightest."""
+        are the positions of their shares or partitions, one each; none: the bank chooses."""
         self._remember(node)
         grants: list[tuple[Grant, ...]] = [()] * count
         if shape.requests:
             room = self._room(shape, node) if shape.bundle else None
-            each_of = wished or (ANY_DEVICE,) * count
-            found = [self.bank.take(shape, node, room, device) for device in each_of]
+            each_of = zip(wished or (ANYWHERE,) * count, reversed(range(count)), strict=True)
+            found = [self.bank.take(shape, node, room, at, more) for at, more in each_of]
             grants = [each for each in found if each is not None]
             if len(grants) < count:
                 self.rollback(len(self._undo) - 1)
@@ -475,7 +482,7 @@ class Cluster:
         else:
             for column, amounts in enumerate(members[1:]):
                 np.add.at(self.free[column], where, sign * amounts)
-        if len(where) > _FEW_NODES:
+        if len(where) > kept.FEW_NODES:
             where = arrays.distinct(where, len(self))
         self._touched += {*where.tolist(), *self.bank.shift(devices, sign).tolist()}
 
@@ -532,6 +539,7 @@ class Cluster:
             )
             and not any(node in self.ports[port] for port in clashing(shape.ports, self.ports))
             and self.bank.admits(node, seat.grants)
+            and not (shape.constraint.reserved and not self._fit(shape, np.array([node]))[0])
         )
 
     # --- sums
@@ -584,15 +592,3 @@ class Cluster:
             starts = np.flatnonzero(np.diff(ids, prepend=-1))
             found = self._starts[level] = (ids[starts], np.append(starts, len(ids)))
         return found
-
-
-def _fit_amounts(shape: Shape, amounts: Ints, where: Ints | slice) -> Ints:
-    """Members that each of these nodes has enough of everything for, which they may have too little
-    of: then it is below 0."""
-    if not shape.needs:
-        return np.full(amounts[:0, where].shape[1:], _MANY, np.int64)
-    if not isinstance(where, slice) and len(where) <= _FEW_NODES:
-        columns, each = shape.in_arrays
-        return np.asarray(np.minimum.reduce(amounts[columns, where] // each, axis=0))
-    parts = (amounts[column][where] // need for column, need in shape.needs)
-    return functools.reduce(lambda fit, part: np.minimum(fit, part, out=fit), parts)

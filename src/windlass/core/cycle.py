@@ -11,31 +11,45 @@ import contextlib
 import dataclasses
 import functools
 import gc
-import heapq
-from collections import ChainMap, Counter
+from collections import ChainMap
 from collections.abc import Iterator, Sequence
 
 from windlass.core import (
     affinity,
     alike,
+    allowance,
     amounts,
     asked,
+    calendar,
+    clearing,
+    defragmentation,
     departures,
     elastic,
+    fairshare,
     foresight,
+    looks,
     models,
+    nominations,
     order,
+    passing,
     place,
     preempt,
+    quota_forecast,
     releases,
     repair,
     reserve,
     screening,
     shadows,
+    sharing,
     together,
+    turns,
+    userlimits,
+    userturns,
     verdicts,
     waking,
     wanted,
+    withdrawals,
+    yielding,
 )
 from windlass.core.asked import Asked
 from windlass.core.facts import (
@@ -50,9 +64,10 @@ from windlass.core.facts import (
     Unit,
     Verdict,
     Wanted,
+    Withdrawal,
 )
-from windlass.core.place import Failure, Scene, Wish, Work, sit_down
-from windlass.core.queues import SHARE_UNIT, Shortage, Sums
+from windlass.core.place import Failure, Scene, Wish, Work
+from windlass.core.queues import Shortage, Sums
 from windlass.core.shapes import Shape
 from windlass.core.state import Snapshot
 from windlass.kinds.reasons import Reason
@@ -79,28 +94,32 @@ def decide(snapshot: Snapshot, now: float, policy: Policy = Policy()) -> Decisio
 @_undisturbed()
 def run(snapshot: Snapshot, now: float, policy: Policy) -> Cycle:
     """The whole policy. `core.explain` looks into the cycle afterwards."""
-    cycle = Cycle(snapshot, now, policy)
+    windows = calendar.open_at(snapshot, now)
+    cycle = Cycle(snapshot if windows is None else windows.view(), now, policy)
+    cycle.windows = windows
+    # 0. Who must leave capacity that an administrator reserved goes, whoever else waits.
+    clearing.clear(cycle)
     # 1. What was promised stays promised: nominated room is held, and taken once it is free.
-    cycle.keep_promises()
-    # 2. A gang that lost members comes first: until it is whole again it wastes what it holds.
-    repair.repair(cycle)
-    # 3. Starts that were promised last time bind everybody, where they still can be kept.
+    nominations.keep(cycle)
+    # 2. Starts that were promised last time bind everybody, where they still can be kept.
     reserve.recall(cycle)
+    # 3. A gang that lost members comes first: until it is whole again it wastes what it holds.
+    repair.repair(cycle)
     # 4. Everybody who waits, in the order of the tree and of each queue: start, or make room, or
     #    reserve, or say why not. Whoever comes later cannot delay a reservation made here.
     for unit in cycle.turns():
         cycle.consider(unit)
     # 5. Who has a right to room on which others are about to start takes it before they do.
     preempt.second_look(cycle)
-    # 6. What nobody needed goes to units that can use more than their least.
+    # 6. Who would fit if others ran elsewhere has them moved, where their owners allow it.
+    defragmentation.look(cycle)
+    # 7. What nobody needed goes to units that can use more than their least.
     elastic.grow(cycle)
-    # 7. Which nodes that do not exist yet would help those who still wait.
+    # 8. Which nodes that do not exist yet would help those who still wait.
     wanted.look(cycle)
+    # 9. Which firm starts of earlier decisions are not kept, and why.
+    withdrawals.announce(cycle)
     return cycle
-
-
-Turn = tuple[tuple[int, ...], str, int, Unit]
-"""Rank, queue, its last move when it was ranked, and the queue's head."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -131,24 +150,28 @@ class Cycle:
 
     def __init__(self, snapshot: Snapshot, now: float, policy: Policy) -> None:
         self.snapshot, self.now, self.policy = snapshot, now, policy
+        self.windows: calendar.Windows | None = None  # of advance reservations, if there are any
         snapshot.roster.begin()
         self.work = Work(policy.operations)
-        self.scene = Scene(
-            snapshot.cluster.fork(),
-            self.work,
-            snapshot.crowd.fork(),
-            scorer=snapshot.history.demand,
-        )
-        self.tree = snapshot.tree.fork()
+        cluster, crowd = snapshot.cluster.fork(), snapshot.crowd.fork()
+        self.scene = Scene(cluster, self.work, crowd, scorer=snapshot.history.demand)
+        self.tree = fairshare.tree_with_owed_shares(snapshot)
         self.spaces = snapshot.spaces.fork()
+        self.user_quotas = snapshot.user_quotas.fork()
         self.running = ChainMap[str, Running]({}, snapshot.running)
         """Who holds room, with what this decision adds."""
         self.held = ChainMap[str, Sums]({}, snapshot.held)
-        self.standing = order.Standing(snapshot.history.at(now), self._held_by_user())
+        shares = snapshot.user_shares.shares(snapshot.tree, snapshot.accounts)
+        predictor, used = snapshot.history.at(now), snapshot.user_shares.held
+        self.standing = order.Standing(predictor, shares, used)
         self.placements: dict[str, Placement] = {}
         self.evictions: list[Eviction] = []
         self.nominations: dict[str, Nomination] = {}
         self.reservations: list[shadows.Held] = []
+        self.withdrawals: tuple[Withdrawal, ...] = ()
+        self.withdrawn: dict[str, str] = {}
+        """Workloads that lost a reservation, and why; kept by `withdrawals`."""
+        self.quota_forecast = quota_forecast.QuotaForecast()
         self.verdicts: dict[str, Verdict] = {}
         self.unresolved = False
         """Whether some search ended at its budget."""
@@ -161,8 +184,13 @@ class Cycle:
         self._stuck: dict[object, Stuck] = {}
         self.memory = alike.Memory()
         self.room = screening.Room(self.scene.cluster, self.work)
+        self.user_claims: dict[str, userturns.Claims | None] = {}
+        self.least_shares: dict[str, int] = {}
+        """Queue in which users take turns -> the smallest share of a user who waits there."""
         self._blocked: set[tuple[str, str]] = set()
         """(strict queue, resource class) whose head waits."""
+        self.blocked_users: set[tuple[str, str, str]] = set()
+        """(strict queue, user, resource class) of a workload that waits for its user's limit."""
         self.ledger = releases.Ledger(snapshot.releases)
         self._asked = snapshot.cluster.asked
         self._needs: dict[str, Sums] = {}
@@ -180,35 +208,7 @@ class Cycle:
         self.sentences: dict[object, Verdict] = {}
         """What was missing -> how it was told; kept by `verdicts`."""
 
-    # --- 1
-
-    def keep_promises(self) -> None:
-        for key, nomination in sorted(self.snapshot.nominations.items()):
-            unit = self.snapshot.waiting.get(key)
-            if unit is None or not self._still_stands(unit, nomination):
-                continue  # the gainer or its place went away; the promise with it
-            if not preempt.comes_free(self, unit, nomination.seats):
-                continue  # who was told to go did not, or somebody came between: think again
-            waits = self.over_space(unit) or self.tree.shortage(
-                unit.queue, self.need(unit), firm=not unit.preemptible
-            )
-            if waits is None and sit_down(self.scene.cluster, unit, nomination.seats):
-                self.commit(unit, nomination.seats)
-            else:
-                self.hold(unit, nomination.seats)
-                self.nominations[key] = nomination
-                self.verdicts[key] = verdicts.being_freed(unit)
-
-    def _still_stands(self, unit: Unit, nomination: Nomination) -> bool:
-        """Whether the nominated places are still there and the unit still wants them."""
-        roles = {role.name: role for role in unit.roles}
-        wanted = {wish.role.name: wish.count for wish in place.least_of(unit)}
-        return (
-            unit.held is None
-            and self.barred(unit) is None
-            and Counter(seat.role for seat in nomination.seats) == wanted
-            and all(self.scene.cluster.serves(roles[s.role], s) for s in nomination.seats)
-        )
+    # --- what the steps do
 
     def hold(self, unit: Unit, seats: Sequence[Seat]) -> None:
         """Takes room that is promised, whether or not others still sit on it."""
@@ -219,6 +219,7 @@ class Cycle:
         held = amounts.of_seats(self.scene.cluster, unit.roles, seats)
         self.tree.add(unit.queue, held, firm=not unit.preemptible)
         self.spaces.add(unit.namespace, held, len(seats))
+        self.user_quotas.add(unit, held, is_member=unit.key in self.snapshot.running)
         self.scene.crowd.seat(unit, seats)
         reserve.lift(self, unit)
         reserve.also_take(self, unit, seats, self.expected_end(unit))
@@ -227,48 +228,7 @@ class Cycle:
 
     def turns(self) -> Iterator[Unit]:
         """Waiting units, always the head of the queue whose turn it is."""
-        lines = {
-            name: iter(self.snapshot.line(name, self.standing)) for name in self.snapshot.lines()
-        }
-        if len(lines) == 1:
-            for name, line in lines.items():
-                while (unit := self._next(name, line)) is not None:
-                    yield unit
-            return
-        turns: list[Turn] = []
-        for name in lines:
-            self._queue_up(turns, lines, name)
-        while turns:
-            rank, name, ranked, unit = heapq.heappop(turns)
-            if name in self.tree.queues and ranked != self.tree.last_move(name):
-                now = self._rank(name, unit)
-                if rank < now:  # others moved meanwhile: look again
-                    heapq.heappush(turns, (now, name, self.tree.last_move(name), unit))
-                    continue
-            yield unit
-            self._queue_up(turns, lines, name)
-
-    def _queue_up(self, turns: list[Turn], lines: dict[str, Iterator[Unit]], name: str) -> None:
-        unit = self._next(name, lines[name])
-        if unit is not None:
-            known = name in self.tree.queues
-            rank, ranked = (self._rank(name, unit), self.tree.last_move(name)) if known else ((), 0)
-            heapq.heappush(turns, (rank, name, ranked, unit))
-
-    def _next(self, name: str, line: Iterator[Unit]) -> Unit | None:
-        """Who may have something to hope for; those before it are told why they wait."""
-        memory, seen = self.memory, 0
-        while True:
-            known = len(memory.hopeless) + len(memory.short)
-            if known > seen and name not in self.tree.held and alike.is_over(self, name, line):
-                return None
-            seen = known
-            unit = next(line, None)
-            if unit is None or not alike.pass_over(self, unit):
-                return unit
-
-    def _rank(self, name: str, unit: Unit) -> tuple[int, ...]:
-        return self.tree.rank(name, self.need(unit))
+        return turns.in_order(self)
 
     def consider(self, unit: Unit) -> None:
         """One waiting unit: it starts, or somebody makes room, or it gets a verdict."""
@@ -276,9 +236,10 @@ class Cycle:
         self.turn.append(key)
         if key in self.placements or key in self.nominations:
             return
-        barred = self.barred(unit)
+        barred = self.barred(unit) or userlimits.behind_own(self, unit)
         if barred is not None:
             self.verdicts[key] = barred
+            userlimits.hold_back(self, unit, barred)
             return
         known = alike.told(self, unit)
         if known is not None:
@@ -303,7 +264,10 @@ class Cycle:
         if queue.namespaces is not None and unit.namespace not in queue.namespaces:
             return verdicts.not_yours(unit, queue)
         held = self.tree.held.get(unit.queue)
-        return None if held is None else Verdict(unit.key, *held, queue=unit.queue)
+        if held is not None:
+            return Verdict(unit.key, *held, queue=unit.queue)
+        over = userlimits.verdict(self, unit) if self.user_quotas else None
+        return over or userturns.overspent(self, unit)
 
     def _verdict(self, unit: Unit, promise: shadows.Held | None) -> Verdict | None:
         """Why it waits; None: it starts, or room is being freed for it."""
@@ -316,6 +280,8 @@ class Cycle:
         if barred is not None:
             reserve.keep(self, promise)
             return self._wait(unit, verdicts.over_space(unit, barred))
+        if promise is None and (overspent := sharing.overspent(self, unit)):
+            return sharing.refuse(self, unit, overspent)
         narrowed = models.permitted(self.scene.cluster, self.tree, unit)
         if isinstance(narrowed, Shortage):
             shortage = narrowed
@@ -323,12 +289,27 @@ class Cycle:
             found = self.tree.shortage(unit.queue, self.need(unit), firm=not unit.preemptible)
             if found is None:
                 return self._find_room(self.ask(narrowed), promise)
-            if preempt.within_queue(self, self.ask(narrowed), found):
+            ask = self.ask(narrowed)
+            kept = quota_forecast.shortage_beside(self, unit, ask.need, ask.beside)
+            if kept is None and preempt.within_queue(self, ask, found):
                 return None
-            shortage = found
+            return self._wait_for_quota(narrowed, found, promise)
         reserve.keep(self, promise)
         verdict = verdicts.over_quota(unit, shortage)
         if promise is None:
+            alike.over_quota(self, unit, verdict)
+        return self._wait(unit, verdict)
+
+    def _wait_for_quota(
+        self, unit: Unit, shortage: Shortage, promise: shadows.Held | None
+    ) -> Verdict:
+        """A rule of the sharing tree keeps the unit waiting: it gets a start for when that has
+        changed."""
+        verdict = verdicts.over_quota(unit, shortage)
+        held = reserve.reserve(self, unit, promise)
+        if held is not None:
+            return self._wait(unit, verdicts.promised(verdict, held))
+        if promise is None and not allowance.may_promise(self, unit):
             alike.over_quota(self, unit, verdict)
         return self._wait(unit, verdict)
 
@@ -339,7 +320,7 @@ class Cycle:
         # What is due was promised beside the others: who started since left quota for all of them
         # or ends before they start.
         if ask.beside and not reserve.is_due(self, promise):
-            kept = reserve.shortage(self, unit, ask.need, ask.beside)
+            kept = quota_forecast.shortage_beside(self, unit, ask.need, ask.beside)
         if kept is not None:
             reserve.keep(self, promise)
             return self._wait(unit, verdicts.over_quota(unit, kept))
@@ -350,7 +331,7 @@ class Cycle:
             return None
         verdict = verdicts.no_room(self, unit, failure, self.desk.why)
         held = reserve.reserve(self, unit, promise)
-        return self._wait(unit, verdicts.promised(verdict, held.start) if held else verdict)
+        return self._wait(unit, verdicts.promised(verdict, held) if held else verdict)
 
     def _refusal(self, unit: Unit) -> Verdict | None:
         """What forbids the unit to start whatever is free."""
@@ -387,7 +368,7 @@ class Cycle:
         wishes = ask.wishes
         known = self._stuck.get(self.kind(ask, model)) if self._stuck else None
         if known is not None and ask.members >= known.count:
-            return _as_told_to(known.failure, wishes)
+            return place.as_told_to(known.failure, wishes)
         if self.work.exhausted:
             return Failure(wishes[0].role, wishes[0].count, 0, resolved=False)
         scene = self.scene
@@ -405,10 +386,15 @@ class Cycle:
         held = amounts.of_seats(self.scene.cluster, unit.roles, seats)
         self.tree.add(unit.queue, held, firm=not unit.preemptible)
         self.spaces.add(unit.namespace, held, len(seats))
+        self.user_quotas.add(unit, held, is_member=unit.key in self.snapshot.running)
         self.placements[unit.key] = Placement(unit.key, seats)
-        self.held[unit.key] = held
         end = self.expected_end(unit)
-        self.running[unit.key] = Running(unit, seats, self.now, end, self.now)
+        gang = self.snapshot.running.get(unit.key)
+        if gang is None:
+            self.held[unit.key] = held
+            self.running[unit.key] = Running(unit, seats, self.now, end, self.now)
+        else:  # one that lost members is completed
+            self.running[unit.key] = dataclasses.replace(gang, seats=(*gang.seats, *seats))
         self.scene.crowd.seat(unit, seats)
         reserve.lift(self, unit)
         reserve.also_take(self, unit, seats, end)
@@ -423,13 +409,18 @@ class Cycle:
         self.scene.cluster.settle()
         self.tree.add(unit.queue, held, firm=not unit.preemptible, sign=-1)
         self.spaces.add(unit.namespace, held, len(running.seats), sign=-1)
+        self.user_quotas.add(unit, held, sign=-1)
         self.scene.crowd.leave(running)
         reserve.give_back(self, running)
         self.ledger = releases.Ledger(self.snapshot.releases)
+        self.quota_forecast = quota_forecast.QuotaForecast()
+        withdrawals.note(self, key, "another queue takes back its guarantee")
         self._stuck.clear()
         self._blocked.clear()
+        self.blocked_users.clear()
         self.room = screening.Room(self.scene.cluster, self.work)
         alike.forget(self)
+        reserve.restore(self, unit)
 
     def _wait(self, unit: Unit, verdict: Verdict) -> Verdict:
         if self.tree.queues[unit.queue].strict:
@@ -445,8 +436,42 @@ class Cycle:
         many = len(self.snapshot.waiting) >= foresight.MANY
         return foresight.Foresight(self, self.snapshot.waiting.values() if many else ())
 
+    @functools.cached_property
+    def waiting_queues(self) -> int:
+        """How many queues there are in which anything waits."""
+        return len(self.snapshot.lines())
+
+    @functools.cached_property
+    def fair_shares(self) -> fairshare.FairShares:
+        return fairshare.FairShares(self.snapshot, self.tree)
+
+    @functools.cached_property
+    def yielding(self) -> yielding.Yielding:
+        return yielding.Yielding(self)
+
+    @functools.cached_property
+    def beyond_submitted(self) -> dict[str, Shortage]:
+        """Waiting workloads that their users submitted beyond their limit."""
+        return self.snapshot.user_quotas.beyond(self.snapshot)
+
     def queue_of(self, unit: Unit) -> Queue:
         return self.tree.queues[unit.queue]
+
+    @functools.cached_property
+    def missing(self) -> dict[str, Unit]:
+        """By key, the missing members of gangs that run."""
+        return repair.incomplete(self)
+
+    @functools.cached_property
+    def moving(self) -> dict[str, Unit]:
+        """By key, running workloads that leave their place for another one."""
+        return nominations.moving(self)
+
+    def workload(self, key: str) -> Unit | None:
+        """For whom capacity is nominated: who waits, the missing members of a gang that runs, or a
+        workload that is being moved."""
+        found = self.snapshot.waiting.get(key) or self.missing.get(key)
+        return found or self.moving.get(key)
 
     def asked(self, unit: Unit) -> Asked:
         """What the unit asks for; kept with the line as long as it waits there."""
@@ -490,11 +515,20 @@ class Cycle:
         return found
 
     def expected_end(self, unit: Unit) -> float | None:
-        """If it starts now."""
-        seconds = unit.expected
+        """If it starts now; missing members of a gang end with the others."""
+        gang = self.snapshot.running.get(unit.key)
+        if gang is not None:
+            return looks.believed(releases.expected_end(self, gang), self.now)
+        seconds = self.estimate(unit)
         if seconds is None and self.policy.unknown_runtime == "learned":
             seconds = self.predicted(unit)
+        if unit.max_runtime is not None:
+            seconds = unit.max_runtime if seconds is None else min(seconds, unit.max_runtime)
         return None if seconds is None else self.now + seconds
+
+    def estimate(self, unit: Unit) -> float | None:
+        """Seconds it says it runs, as far as that is believed."""
+        return self.snapshot.history.estimate(unit)
 
     def predicted(self, unit: Unit) -> float | None:
         """Learned of others; found once: it is asked for at every step of a unit's turn."""
@@ -505,7 +539,7 @@ class Cycle:
 
     def ask(self, unit: Unit) -> Ask:
         told, end = self.asked(unit), self.expected_end(unit)
-        beside = reserve.crossed(self, unit, end)
+        beside = passing.crossed(self, unit, end)
         return Ask(unit, told.wishes, self.need(unit), told.members, end, beside)
 
     def kind(self, ask: Ask, model: str = "") -> object:
@@ -520,21 +554,6 @@ class Cycle:
         # Where one sits decides whether the next finds a place.
         taste = (unit.pack, *(w.role.prefers for w in wishes)) if picky or counts else ()
         return shapes, counts, unit.topology, ask.beside, terms, namespace, company, taste
-
-    def _held_by_user(self) -> dict[tuple[str, str], int]:
-        shares: dict[tuple[str, str], int] = {}
-        fair = {name for name, queue in self.snapshot.queues.items() if order.is_fair(queue)}
-        capacity = self.snapshot.tree.capacity
-        for key, running in self.snapshot.running.items() if fair else ():
-            unit = running.unit
-            if unit.queue not in fair:
-                continue
-            held = self.snapshot.held[key].items()
-            part = max(
-                (n * SHARE_UNIT // capacity[r] for r, n in held if capacity.get(r)), default=0
-            )
-            shares[unit.queue, unit.user] = shares.get((unit.queue, unit.user), 0) + part
-        return shares
 
     @property
     def turn_of(self) -> dict[str, int]:
@@ -560,6 +579,7 @@ class Cycle:
             evictions=tuple(self.evictions),
             nominations=tuple(self.nominations.values()),
             reservations=tuple(held.reservation for held in self.reservations),
+            withdrawals=self.withdrawals,
             wanted=tuple(self.wanted),
             verdicts=tuple(self._verdicts()) if told else (),
             wake_at=waking.next_moment(self),
@@ -570,14 +590,3 @@ class Cycle:
         alike.tell_the_rest(self)
         known, addressed = self.verdicts, verdicts.addressed
         return [addressed(known[key], key) for key in sorted(known.keys() - self.placements.keys())]
-
-
-def _as_told_to(failure: Failure, wishes: Sequence[Wish]) -> Failure:
-    """What was missing for one unit, said of another of its kind that asks for as much or more."""
-    if len(wishes) > 1:
-        return failure
-    (wish,) = wishes
-    return Failure(
-        wish.role, wish.count, failure.room, failure.topology, failure.resolved,
-        failure.reserved_until,
-    )  # fmt: skip

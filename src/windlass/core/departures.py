@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import arrays, freeing, releases, roster, victims
+from windlass.core import arrays, bounds, freeing, releases, roster
+from windlass.core.bounds import Hope
 from windlass.core.choosing import PARTITIONED
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Role, Running, Seat, Unit
@@ -24,7 +25,6 @@ from windlass.core.queues import Sums, Tree
 from windlass.core.roster import Flat, Piece
 from windlass.core.shadows import Held
 from windlass.core.shapes import Shape
-from windlass.core.victims import Hope
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Cycle
@@ -155,7 +155,7 @@ class _Promise:
 
     def __init__(self, cycle: Cycle, key: str) -> None:
         seats = cycle.nominations[key].seats
-        cluster, self.unit = cycle.scene.cluster, cycle.snapshot.waiting[key]
+        cluster, self.unit = cycle.scene.cluster, _workload(cycle, key)
         running = Running(self.unit, seats, cycle.now)
         self.piece = roster.part_of(cluster, running, seats)
         self.rows = releases.rows_of(cluster, self.unit, seats)
@@ -204,11 +204,11 @@ class Outlook:
     def most_later(
         self, cluster: Cluster, shape: Shape, level: str, beside: tuple[Held, ...]
     ) -> int:
-        """As `victims.most_with`, once all of them are gone: the same for everybody who asks."""
+        """As `bounds.most_with`, once all of them are gone: the same for everybody who asks."""
         key = (shape.id, level, beside, cluster.looked_at(shape))
         found = self._most.get(key)
         if found is None:
-            found = victims.most_with(cluster, [self.later_hope], shape, level, beside)
+            found = bounds.most_with(cluster, [self.later_hope], shape, level, beside)
             self._most[key] = found
         return found
 
@@ -266,7 +266,13 @@ class Outlook:
 def _held(cycle: Cycle) -> Iterable[tuple[Unit, tuple[Seat, ...]]]:
     """What is promised by now."""
     for key, nomination in cycle.nominations.items():
-        yield cycle.snapshot.waiting[key], nomination.seats
+        yield _workload(cycle, key), nomination.seats
+
+
+def _workload(cycle: Cycle, key: str) -> Unit:
+    found = cycle.workload(key)
+    assert found is not None, f"capacity is nominated to {key}, which wants none"  # noqa: S101
+    return found
 
 
 def _less_of(worst: Cluster, held: Cluster, now: Cluster, later: Cluster, nodes: Ints) -> None:

@@ -17,9 +17,10 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import arrays, choosing, gauge
-from windlass.core.choosing import ANY_DEVICE, HELD, PARTITIONED, RATIO, SHARED, UNLOCKED
+from windlass.core import arrays, choosing, gauge, partitions
+from windlass.core.choosing import ANYWHERE, HELD, PARTITIONED, RATIO, SHARED, UNLOCKED
 from windlass.core.facts import WHOLE, Device, DeviceRequest, Grant, Node
+from windlass.core.partitions import Cost, Position, Requested
 from windlass.core.shapes import Shape
 
 T = TypeVar("T")
@@ -244,13 +245,23 @@ class Bank:
         return self._full
 
     def take(
-        self, shape: Shape, node: int, room: Room | None = None, wished: int = ANY_DEVICE
+        self,
+        shape: Shape,
+        node: int,
+        room: Room | None = None,
+        wished: Position = ANYWHERE,
+        following: int | None = None,
     ) -> tuple[Grant, ...] | None:
         """Grants for one member, taken, also out of the room beside them; None (and nothing taken)
-        when they do not fit. A share is of the wished device where that is possible."""
+        when they do not fit. A share or a partition has the wished position where that is possible;
+        so many members of the shape that follow still fit."""
         compute, memory, mode, used = self._numbers[:, node].tolist()
         serving = self._serving(node, shape)
-        view = choosing.View(self.devices[node], compute, memory, mode, used, serving, wished)
+        if len(shape.requests) > 1 or shape.bundle:
+            following = None  # how many more fit is found by trying: each must leave the most
+        view = choosing.View(
+            self.devices[node], compute, memory, mode, used, serving, wished, following
+        )
         found = choosing.choose(view, shape.requests, shape.bundle, room)
         if not found:
             return None
@@ -266,6 +277,29 @@ class Bank:
             if numa in room:
                 room[numa] -= 1
         return grants
+
+    def cheapest_partition(
+        self, request: DeviceRequest, node: int, requested: Requested
+    ) -> tuple[int, Cost, Position] | None:
+        """Where on a node a partition blocks the fewest other placements: the rank of the device's
+        model, the cost, and the position. None where it does not fit."""
+        mode, used = self._numbers[2:, node].tolist()
+        eligible = self.eligible(request)[node].tolist()
+        found = []
+        for j, device in enumerate(self.devices[node]):
+            if eligible[j] and mode[j] in (UNLOCKED, PARTITIONED):
+                best = partitions.cheapest(device, request.profile, used[j], requested)
+                if best is not None:
+                    rank = request.models.index(device.model) if request.models else 0
+                    found.append((rank, best[0], (j, best[1])))
+        return min(found, default=None)
+
+    def looks(self, nodes: Ints) -> list[tuple[int, bytes]]:
+        """Equal for nodes with the same devices in the same state."""
+        rows = np.ascontiguousarray(self._numbers[2:, nodes].swapaxes(0, 1))
+        states = rows.reshape(len(nodes), -1)
+        each: npt.NDArray[Any] = states.view(np.dtype((np.void, states.shape[1] * states.itemsize)))
+        return list(zip(self._layout[nodes].tolist(), each.reshape(-1).tolist(), strict=True))
 
     def numa_of(self, node: int, grants: Iterable[Grant]) -> int:
         """The NUMA node that granted devices are on; -1: not known, or on several."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import looks, models, place, releases, shadows
+from windlass.core import looks, models, place, quota_forecast, releases, shadows
 from windlass.core.cluster import Cluster
 from windlass.core.crowd import Crowd
 from windlass.core.facts import Seat, Unit
@@ -33,6 +33,8 @@ ATTEMPTS = 8
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Start:
+    unit: Unit
+    """As it is if it starts then: windows of advance reservations bind it by its start."""
     time: float
     seats: tuple[Seat, ...]
     cluster: Cluster
@@ -60,6 +62,24 @@ def find(cycle: Cycle, unit: Unit, before: float) -> Start | None:
     return None
 
 
+def never_fits(cycle: Cycle, unit: Unit) -> bool:
+    """Whether there is too little for the workload even when all workloads with a known end have
+    ended and nothing is reserved, of capacity or of quota. Capacity only shrinks in one decision
+    unless more workloads are preempted, so what was found once is not looked at again."""
+    if cycle.windows is not None:
+        return False  # it may use other nodes in another window
+    known = cycle.memory.final
+    if known is None or known[0] != len(cycle.evictions):
+        cluster, scene = cycle.scene.cluster.fork(()), cycle.scene
+        cycle.ledger.refresh(cycle)
+        cycle.ledger.move(cluster, releases.AT_ONCE, float("inf"))
+        final = Scene(cluster, cycle.work, scene.crowd, limits=scene.limits, scorer=scene.scorer)
+        known = cycle.memory.final = (len(cycle.evictions), final)
+    if quota_forecast.shortage_at(cycle, unit, cycle.need(unit), float("inf")) is not None:
+        return True
+    return not fits_by_count(known[1], unit, place.least_of(unit))
+
+
 def fits_by_count(scene: Scene, unit: Unit, wishes: Sequence[Wish]) -> bool:
     """Whether there is room enough for each role alone, in one domain where one is required.
     For a unit of one shape and no terms that is the whole answer."""
@@ -81,9 +101,11 @@ def fits_by_count(scene: Scene, unit: Unit, wishes: Sequence[Wish]) -> bool:
 class _Search:
     def __init__(self, cycle: Cycle, unit: Unit, wishes: list[Wish], cluster: Cluster) -> None:
         self.cycle, self.unit, self.wishes, self.cluster = cycle, unit, wishes, cluster
-        self.runs = float("inf") if unit.expected is None else unit.expected
+        estimate = cycle.estimate(unit)
+        self.runs = float("inf") if estimate is None else estimate
         self.tries = ATTEMPTS
         self._time = releases.AT_ONCE
+        self._is_bound = cycle.tree.is_bound(unit.queue, firm=not unit.preemptible)
         scene = cycle.scene
         self.scene = Scene(
             cluster, cycle.work, scene.crowd, limits=scene.limits, scorer=scene.scorer
@@ -94,11 +116,14 @@ class _Search:
         return self.tries <= 0 or self.cycle.work.exhausted
 
     def points(self) -> list[float]:
-        """Moments at which promises to others change what is free, or what must stay free."""
+        """Moments at which promises to others, or advance reservations, change what is free or
+        what must stay free."""
         now = self.cycle.now
         points = {now}
         for held in self.cycle.reservations:
             points |= {held.start, held.end, held.start - self.runs}
+        if self.cycle.windows is not None:
+            points |= set(self.cycle.windows.points(self.unit))
         return sorted(point for point in points if now <= point < float("inf"))
 
     def at(self, time: float) -> Start | None:
@@ -121,29 +146,42 @@ class _Search:
         return None
 
     def _fits(self, time: float) -> bool:
+        if self._is_bound and not self._has_quota(time):
+            return False
         self._go(time)
-        self.scene.ceilings = self._ceilings(self._ahead(time))
-        fits = fits_by_count(self.scene, self.unit, self.wishes)
+        unit, wishes = self._as_of(time)
+        self.scene.ceilings = self._ceilings(self._ahead(time), wishes)
+        fits = fits_by_count(self.scene, unit, wishes)
         self.scene.ceilings = {}
         return fits
+
+    def _has_quota(self, time: float) -> bool:
+        """Whether its queues may use so much more then, and at the start of every reservation that
+        begins while it runs. Like capacity, quota only grows between two points."""
+        cycle, unit = self.cycle, self.unit
+        need = cycle.need(unit)
+        if quota_forecast.shortage_at(cycle, unit, need, time) is not None:
+            return False
+        return quota_forecast.shortage_beside(cycle, unit, need, self._ahead(time)) is None
 
     def _attempt(self, time: float) -> Start | None:
         """Really places it at that time, with the best model that fits."""
         self.tries -= 1
         self._go(time)
         ahead = self._ahead(time)
+        unit, wishes = self._as_of(time)
         self.scene.crowd = self._crowd(time)
-        for model in models.in_turn(self.unit):
+        for model in models.in_turn(unit):
             self.scene.model = model
-            self.scene.ceilings = self._ceilings(ahead)
-            answer = place.place(self.scene, self.unit, self.wishes)
+            self.scene.ceilings = self._ceilings(ahead, wishes)
+            answer = place.place(self.scene, unit, wishes)
             self.scene.model, self.scene.ceilings = "", {}
             if isinstance(answer, Failure):
                 continue
-            stay = shadows.Stay(self.unit, time, time + self.runs, answer)
+            stay = shadows.Stay(unit, time, time + self.runs, answer)
             if not shadows.clashing(self._after(time), stay):
                 self.cluster.settle()
-                return Start(time, answer, self.cluster)
+                return Start(unit, time, answer, self.cluster)
             self.cluster.rollback(0)
         return None
 
@@ -152,9 +190,16 @@ class _Search:
         until = time + self.runs
         return tuple(held for held in self.cycle.reservations if time < held.start < until)
 
-    def _ceilings(self, ahead: tuple[Held, ...]) -> dict[int, Ints]:
+    def _as_of(self, time: float) -> tuple[Unit, list[Wish]]:
+        """The unit and what it asks for if it starts then."""
+        if self.cycle.windows is None:
+            return self.unit, self.wishes
+        unit = self.cycle.windows.starting(self.unit, time)
+        return unit, place.least_of(unit)
+
+    def _ceilings(self, ahead: tuple[Held, ...], wishes: list[Wish]) -> dict[int, Ints]:
         others = self.cycle.scene.cluster.kept_shapes()
-        return shadows.ceilings(self.scene, ahead, self.wishes, others)
+        return shadows.ceilings(self.scene, ahead, wishes, others)
 
     def _after(self, time: float) -> list[Held]:
         return [held for held in self.cycle.reservations if time < held.start]

@@ -5,10 +5,18 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from windlass.core import amounts, looks, order, repair, reserve
+from windlass.core import (
+    amounts,
+    looks,
+    order,
+    passing,
+    quota_forecast,
+    repair,
+    reserve,
+    userlimits,
+)
 from windlass.core.facts import Placement, Role, Running, Seat
 from windlass.core.place import Failure, Wish
-from windlass.core.queues import Sums
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Cycle
@@ -20,9 +28,12 @@ def grow(cycle: Cycle) -> None:
     if not cycle.policy.grow:
         return
     for running in sorted(_elastic(cycle), key=lambda each: _rank(cycle, each)):
+        if _is_pausing(cycle, running):
+            continue
         grown = running
         for role in running.unit.roles:
-            grown = _add_members(cycle, grown, role)
+            bound = role if cycle.windows is None else cycle.windows.growing(running, role)
+            grown = _add_members(cycle, grown, bound)
         if len(grown.seats) > len(running.seats):
             _commit(cycle, grown, grown.seats[len(running.seats) :])
 
@@ -40,6 +51,19 @@ def _elastic(cycle: Cycle) -> list[Running]:
         and key not in told_to_go
         and any(_count(running, role) < role.most for role in running.unit.roles)
     ]
+
+
+def _is_pausing(cycle: Cycle, running: Running) -> bool:
+    """Whether it gave surplus back a short while ago; asks for a decision when the pause is over.
+    Without a pause each of many short workloads would shrink it, and it would grow again when that
+    workload ends: some workloads must start anew for every change of their size."""
+    if running.shrunk_at is None:
+        return False
+    until = running.shrunk_at + cycle.policy.growth_pause
+    if until <= cycle.now:
+        return False
+    cycle.wake.append(until)
+    return True
 
 
 def _rank(cycle: Cycle, running: Running) -> tuple[object, ...]:
@@ -69,12 +93,14 @@ def _one_more(cycle: Cycle, running: Running, wish: Wish) -> tuple[Seat, ...]:
     need = amounts.of_wishes(scene.cluster, [wish])
     if cycle.tree.shortage(unit.queue, need, firm=not unit.preemptible):
         return ()
-    if not unit.preemptible and _would_borrow(cycle, unit.queue, need):
-        return ()
+    if not unit.preemptible and cycle.tree.displaces(unit.queue, need):
+        return ()  # what grows cannot be stopped: another of its queue would be, in its stead
     if cycle.spaces.shortage(unit.namespace, need, 1):
         return ()
-    beside = reserve.crossed(cycle, unit, end)
-    if beside and reserve.shortage(cycle, unit, need, beside):
+    if userlimits.shortage(cycle, unit, [wish], need, workloads=0):
+        return ()
+    beside = passing.crossed(cycle, unit, end)
+    if beside and quota_forecast.shortage_beside(cycle, unit, need, beside):
         return ()
     mark, scene.within = scene.cluster.mark(), repair.near(cycle, running)
     answer = reserve.place_beside(cycle, unit, [wish], end, beside)
@@ -87,19 +113,12 @@ def _one_more(cycle: Cycle, running: Running, wish: Wish) -> tuple[Seat, ...]:
         return ()
     scene.cluster.settle()
     scene.crowd.seat(unit, answer)
-    reserve.also_take(cycle, unit, answer, end)
     cycle.tree.add(unit.queue, held, firm=not unit.preemptible)
+    cycle.memory.moves += 1
+    reserve.also_take(cycle, unit, answer, end)
     cycle.spaces.add(unit.namespace, held, len(answer))
+    cycle.user_quotas.add(unit, held, is_member=True)
     return answer
-
-
-def _would_borrow(cycle: Cycle, queue: str, need: Sums) -> bool:
-    """Whether more would take the queue, or one above it, beyond its guarantee. Who cannot be
-    stopped does not give it back: another of the queue would have to, which runs inside now."""
-    tree = cycle.tree
-    if not any(need.get(resource) for resource in tree.guaranteed):
-        return False
-    return not all(tree.inside(name, need) for name in tree.path(queue))
 
 
 def _commit(cycle: Cycle, grown: Running, added: tuple[Seat, ...]) -> None:

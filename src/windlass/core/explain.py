@@ -8,10 +8,10 @@ decides what a person may see of `holders` and of changes that name other units.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
-from windlass.core import changes, cycle, verdicts
+from windlass.core import changes, cycle, defragmentation, verdicts
 from windlass.core.changes import Change, Lab
 from windlass.core.cycle import Cycle
 from windlass.core.facts import Policy, Running, Unit, Verdict
@@ -98,6 +98,7 @@ def explain(
     if verdict is not None and verdict.reason not in _NO_CHANGE_HELPS:
         helpful = [each.node for each in done.wanted if key in each.units]
         found = tuple(changes.nearest(lab, verdict, helpful))
+    start = _start(done, lab, verdict, found)
     return Explanation(
         key,
         verdict,
@@ -105,10 +106,30 @@ def explain(
         waiting_in_queue=len(line),
         turn=done.turn_of.get(key, 0),
         holders=_holders(done, unit, verdict),
-        start=_start(done, lab, verdict, found),
-        fits_if=found,
+        start=start,
+        fits_if=(*found, *_moves(done, lab)),
         certificate=_certificate(verdict),
     )
+
+
+def _moves(done: Cycle, lab: Lab) -> Iterator[Change]:
+    """Workloads that would have to run elsewhere, whether or not their owners allow it."""
+    found = defragmentation.propose(done, lab.unit)
+    if found is None or lab.tries <= 0:
+        return
+    moves = tuple(
+        changes.Relocation(
+            each.running.unit.key,
+            tuple(sorted({seat.node for seat in each.running.seats})),
+            each.seats,
+            each.running.unit.movable,
+        )
+        for each in found.moves
+    )
+    if not lab.starts(lab.with_moved(moves)):
+        return  # another workload would take the place
+    names = tuple(each.unit for each in moves)
+    yield Change("moves", changes.moved(moves, names), names, moves=moves)
 
 
 def _holders(done: Cycle, unit: Unit, verdict: Verdict | None) -> tuple[Holder, ...]:

@@ -11,13 +11,19 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
+from windlass.core.advance import AdvanceReservation as AdvanceReservation
+from windlass.core.queue_facts import Account as Account
+from windlass.core.queue_facts import Amounts as Amounts
+from windlass.core.queue_facts import Order as Order
+from windlass.core.queue_facts import Queue as Queue
+from windlass.core.queue_facts import Quota as Quota
+from windlass.core.queue_facts import UserLimit as UserLimit
+from windlass.core.queue_facts import UserLimits as UserLimits
 from windlass.kinds.reasons import Reason
 
-Amounts = Mapping[str, int]
 Form = Literal["whole", "share", "ratio", "partition"]
 Isolation = Literal["none", "soft", "hard"]
 Pack = Literal["binpack", "spread", "fragmentation"]
-Order = Literal["fifo", "lifo", "priority", "fair", "shortest", "attained"]
 
 WHOLE = 1000
 """Thousandths of a device that make a whole one."""
@@ -197,6 +203,9 @@ class Constraint:
     volumes besides those that they have. They count as cordoned."""
     capabilities: frozenset[str] = frozenset()
     """Only nodes that offer all of these."""
+    reserved: tuple[str, ...] = ()
+    """Windows of advance reservations whose capacity the workload must not use if it starts now;
+    set by `core.calendar` for one decision."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -302,8 +311,14 @@ class Unit:
     """Others may be stopped for it, where it has the right; False: it waits until there is room."""
     expected: float | None = None
     """Seconds it says it runs; None: unknown, or it has no end."""
+    max_runtime: float | None = None
+    """Seconds after which the platform stops it; None: no limit."""
+    grace: float = 0.0
+    """Seconds between the signal to save its state and its end."""
     attained: float = 0.0
     """Seconds it ran in earlier attempts."""
+    preemptions: int = 0
+    """How often it was preempted before."""
     kin: str | None = ""
     """Who submits alike: user, team, script. Predictions are learned per kin and shape; from what
     has none (a pod that somebody else placed) nothing is learned about others."""
@@ -312,6 +327,10 @@ class Unit:
     """Why it may not start whatever is free: a budget, an unsupported wish."""
     lately: tuple[Reason, str] | None = None
     """Why it must wait until `not_before`: how it fared the last time."""
+    movable: bool = False
+    """Its owner allows that it is stopped and started again elsewhere, so that another fits."""
+    moved: tuple[tuple[float, str], ...] = ()
+    """When it was moved, and for whom."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -352,6 +371,8 @@ class Running:
     """When it last saved its state; what it computed since would be lost."""
     leaving: tuple[tuple[str, int], ...] = ()
     """Members (role, index) that were told to go: they hold their room until they are gone."""
+    shrunk_at: float | None = None
+    """When it last gave surplus members back: it does not grow for a while after that."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -360,60 +381,6 @@ class Nomination:
 
     unit: str
     seats: tuple[Seat, ...]
-
-
-# --- the sharing tree ---------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Queue:
-    """A node of the sharing tree. Resources are `cpu`, `memory`, a device kind (`gpu`, in
-    thousandths) or a kind and model (`gpu/h100`)."""
-
-    name: str
-    parent: str = ""
-    guarantee: Amounts = dataclasses.field(default_factory=dict)
-    limit: Amounts = dataclasses.field(default_factory=dict)
-    lend: Amounts = dataclasses.field(default_factory=dict)
-    """How much of the guarantee others may borrow; what is not named, all."""
-    weight: int = 1
-    order: Order = "fifo"
-    strict: bool = False
-    reserve: int | None = None
-    """How many blocked heads are promised a start; None: as many as suit its order."""
-    min_runtime: float = 0.0
-    max_priority: int | None = None
-    past_use: float = 0.0
-    """Decayed past use of the dominant resource, for the fair order; 0: only now counts."""
-    user_fair: bool = False
-    """Users of the queue take turns by what they hold."""
-    held: tuple[Reason, str] | None = None
-    """Why nothing starts or grows in it or below it, whatever is free: a pause, a budget."""
-    namespaces: frozenset[str] | None = None
-    """Only units of these may use it; None: those of all."""
-
-    @property
-    def promises(self) -> int:
-        """How many blocked heads are promised a start. Under `attained` ends are guesses, and room
-        that is kept free for a guess costs everybody and brings the head next to nothing."""
-        if self.reserve is not None:
-            return self.reserve
-        return 0 if self.order == "attained" else 1
-
-    @property
-    def patient(self) -> bool:
-        """Whether only heads that have waited long are promised a start. Who puts short units first
-        wants a short mean, and room that is kept free for each head costs much of what it gains."""
-        return self.reserve is None and self.order == "shortest"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Quota:
-    """What all units of a namespace may hold together. Resources as of a Queue, and `pods`."""
-
-    namespace: str
-    name: str
-    hard: Amounts
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -430,6 +397,11 @@ class Facts:
     levels: tuple[str, ...] = ()
     """Names of the levels of `Node.path`, widest first; the node itself is always the last."""
     quotas: tuple[Quota, ...] = ()
+    accounts: tuple[Account, ...] = ()
+    accounted_at: float | None = None
+    """Until when use is in the accounts; None: nothing was accounted for yet."""
+    advance: tuple[AdvanceReservation, ...] = ()
+    """Windows of advance reservations that have not ended."""
 
 
 # --- what the core answers ----------------------------------------------------------------------
@@ -452,6 +424,10 @@ class Eviction:
     """(role, index): all of them, or the surplus of an elastic unit."""
     gainer: str
     reason: str
+    move: bool = False
+    """It starts again at once elsewhere, on capacity that is nominated to it."""
+    reservation: str = ""
+    """The advance reservation that they must leave; then there is no gainer."""
 
 
 def by_unit(evictions: Iterable[Eviction]) -> list[Eviction]:
@@ -474,6 +450,21 @@ class Reservation:
     unit: str
     start: float
     seats: tuple[Seat, ...]
+    firm: bool = True
+    """Whether other queues keep off it. False: it is tentative, since its queue would exceed its
+    share then; another queue that is below its share may take the place first."""
+    made: float | None = None
+    """When the workload first got it; None: not known."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Withdrawal:
+    """A firm reservation of an earlier decision that this one does not keep."""
+
+    unit: str
+    start: float
+    """The start that was given."""
+    reason: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -491,6 +482,8 @@ class Verdict:
     """The queue whose limit binds, where one does."""
     resolved: bool = True
     """False: the search ended at its budget; it may fit after all."""
+    user: str | None = None
+    """The user whose limit in that queue binds; None: the limit is not one of a user."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -507,6 +500,7 @@ class Decision:
     evictions: tuple[Eviction, ...] = ()
     nominations: tuple[Nomination, ...] = ()
     reservations: tuple[Reservation, ...] = ()
+    withdrawals: tuple[Withdrawal, ...] = ()
     wanted: tuple[Wanted, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     wake_at: float | None = None
@@ -526,5 +520,17 @@ class Policy:
     grow: bool = True
     unknown_runtime: Literal["learned", "never", "preemptible"] = "learned"
     """Whether units that do not say how long they run may use reserved places until then."""
-    reservations: int = 8
-    """Blocked heads that are promised a start in one decision at most, over all queues."""
+    defragment: bool = True
+    """Whether movable workloads are moved so that one that waits fits."""
+    move_loses: float = 600.0
+    """Seconds of work that a move may lose: since the last checkpoint of the workload."""
+    move_every: float = 3600.0
+    """Seconds between two moves of one workload, at least."""
+    moves: int = 4
+    """Workloads that are moved for one that waits, at most."""
+    growth_pause: float = 600.0
+    """Seconds that an elastic workload does not grow after it gave surplus back. A stream of short
+    workloads shrinks it once in that time; they use what it gave until nobody asks any more."""
+    reservations: int | None = None
+    """Reservations that there are at most, over all queues; None: as suits the number of nodes
+    (`core.allowance`)."""

@@ -13,6 +13,8 @@ from typing import TypeGuard, get_args
 from windlass.core.facts import (
     MOST_PRICE,
     WHOLE,
+    Account,
+    AdvanceReservation,
     Device,
     DeviceRequest,
     Facts,
@@ -30,6 +32,7 @@ from windlass.core.facts import (
     Running,
     Seat,
     Unit,
+    UserLimits,
 )
 
 MOST = 1 << 53
@@ -70,6 +73,7 @@ def refuse_bad(facts: Facts) -> None:
     for queue in facts.queues:
         refuse_bad_queue(queue)
     refuse_bad_quotas(facts.quotas)
+    refuse_bad_advance(facts.advance)
     for unit in facts.waiting:
         refuse_bad_unit(unit, once)
     for each in facts.running:
@@ -78,6 +82,9 @@ def refuse_bad(facts: Facts) -> None:
     for nomination in facts.nominations:
         refuse_bad_nomination(nomination)
     refuse_bad_reservations(facts.reservations)
+    refuse_bad_accounts(facts.accounts)
+    if facts.accounted_at is not None:
+        refuse_bad_time("accounts", "accounted_at", facts.accounted_at)
 
 
 def refuse_bad_node(node: Node, once: Once | None = None) -> None:
@@ -95,6 +102,22 @@ def refuse_bad_node(node: Node, once: Once | None = None) -> None:
         _refuse_bad_domains(what, node, once)
 
 
+def refuse_bad_accounts(accounts: Iterable[Account]) -> None:
+    for each in accounts:
+        what = f"account of {each.queue}" + (f", user {each.user}" if each.user else "")
+        for name, amount in (("excess", each.excess), ("usage", each.usage)):
+            if not abs(amount) <= MOST_SECONDS:
+                raise BadFacts(f"{what}: {name} is {amount!r}; it must be share-seconds")
+
+
+def _refuse_bad_user_limits(what: str, limits: UserLimits) -> None:
+    for user, each in (("", limits), *limits.users.items()):
+        where = f"{what}: limits of {f'user {user}' if user else 'each user'}"
+        _refuse_amounts(where, each.resources)
+        counts = {"running": each.running, "submitted": each.submitted}
+        _refuse_amounts(where, {name: n for name, n in counts.items() if n is not None})
+
+
 def refuse_bad_queue(queue: Queue) -> None:
     what = f"queue {queue.name}"
     for amounts in (queue.guarantee, queue.limit, queue.lend):
@@ -102,7 +125,12 @@ def refuse_bad_queue(queue: Queue) -> None:
     if not _is_count(queue.weight) or queue.weight < 1:
         raise BadFacts(f"{what}: weight is {queue.weight!r}; it must be 1 or more")
     _refuse_amounts(what, {"reserve": queue.promises})
-    _refuse_seconds(what, "past use", queue.past_use)
+    if queue.half_life is not None:
+        _refuse_seconds(what, "half_life", queue.half_life)
+    if queue.fair_share_preemption is not None:
+        _refuse_seconds(what, "fair_share_preemption", queue.fair_share_preemption)
+    if queue.user_limits is not None:
+        _refuse_bad_user_limits(what, queue.user_limits)
     _refuse_seconds(what, "min_runtime", queue.min_runtime)
     if queue.max_priority is not None:
         _refuse_priority(what, queue.max_priority)
@@ -117,6 +145,22 @@ def refuse_bad_quotas(quotas: Iterable[Quota]) -> None:
         _refuse_amounts(f"quota {quota.namespace}/{quota.name}", quota.hard)
 
 
+def refuse_bad_advance(reservations: Iterable[AdvanceReservation]) -> None:
+    listed = tuple(reservations)
+    _refuse_twice("window of reservation", (each.id for each in listed))
+    for each in listed:
+        what = f"reservation {each.name}"
+        refuse_bad_time(what, "start", each.start)
+        refuse_bad_time(what, "end", each.end)
+        if each.end <= each.start:
+            raise BadFacts(f"{what}: it ends at {each.end!r}, not after its start {each.start!r}")
+        _refuse_amounts(what, each.amounts)
+        if each.amounts and (each.nodes is not None or each.selector):
+            raise BadFacts(f"{what}: it names both nodes and amounts")
+        if not each.amounts and each.nodes is None and not each.selector:
+            raise BadFacts(f"{what}: it names neither nodes nor amounts")
+
+
 def refuse_bad_unit(unit: Unit, once: Once | None = None) -> None:
     what = f"unit {unit.key}"
     if len(unit.roles) > 1:
@@ -126,10 +170,14 @@ def refuse_bad_unit(unit: Unit, once: Once | None = None) -> None:
             _refuse_bad_role(what, role)
     _refuse_priority(what, unit.priority)
     for name, moment in (("submitted", unit.submitted), ("not_before", unit.not_before)):
-        _refuse_time(what, name, moment)
-    for name, seconds in (("expected", unit.expected), ("attained", unit.attained)):
+        refuse_bad_time(what, name, moment)
+    lengths = (("expected", unit.expected), ("max_runtime", unit.max_runtime))
+    for name, seconds in (*lengths, ("attained", unit.attained), ("grace", unit.grace)):
         if seconds is not None:
             _refuse_seconds(what, name, seconds)
+    for moment, _ in unit.moved:
+        refuse_bad_time(what, "moved", moment)
+    _refuse_amounts(what, {"preemptions": unit.preemptions})
     if unit.pack not in _PACKS:
         raise BadFacts(f"{what}: there is no way to pack {unit.pack!r}")
 
@@ -143,10 +191,11 @@ def refuse_bad_running(running: Running, once: Once | None = None) -> None:
         "expected_end": running.expected_end,
         "protected_until": running.protected_until,
         "checkpoint_at": running.checkpoint_at,
+        "shrunk_at": running.shrunk_at,
     }
     for name, moment in times.items():
         if moment is not None:
-            _refuse_time(what, name, moment)
+            refuse_bad_time(what, name, moment)
 
 
 def refuse_bad_nomination(nomination: Nomination) -> None:
@@ -159,12 +208,12 @@ def refuse_bad_reservations(reservations: Iterable[Reservation]) -> None:
     for reservation in reservations:
         what = f"reservation of {reservation.unit}"
         refuse_bad_seats(what, reservation.seats)
-        _refuse_time(what, "start", reservation.start)
+        refuse_bad_time(what, "start", reservation.start)
 
 
 def refuse_bad_moment(key: str, name: str, moment: float) -> None:
     """Something that is told of a unit to have happened then."""
-    _refuse_time(f"unit {key}", name, moment)
+    refuse_bad_time(f"unit {key}", name, moment)
 
 
 def refuse_bad_seconds(key: str, name: str, seconds: float) -> None:
@@ -294,7 +343,7 @@ def _refuse_priority(what: str, priority: object) -> None:
         raise BadFacts(f"{what}: priority is {priority!r}; it must be a whole number")
 
 
-def _refuse_time(what: str, name: str, moment: float) -> None:
+def refuse_bad_time(what: str, name: str, moment: float) -> None:
     if not abs(moment) <= MOST_SECONDS:
         raise BadFacts(f"{what}: {name} is {moment!r}; it must be a time")
 

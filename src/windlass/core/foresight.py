@@ -231,9 +231,9 @@ class _Ranks:
         self._victims = np.zeros(len(self._numbers), np.int64)
         self._bounds = np.zeros((len(self._numbers), len(shapes.shapes)), np.int64)
         """By rank and shape, no more than so many fit where those go."""
-        self._below: dict[int, tuple[_Ground, Flat, Mask]] = {}
-        """By rank, where they are, what all pieces of its queue hold, and which of them it could
-        stop."""
+        self._below: dict[int, tuple[_Ground, list[tuple[Flat, Mask]]]] = {}
+        """By rank, where they are, what all pieces of some queues hold, and which of them it could
+        stop: of its own queue, and surplus of others."""
         self._there: dict[int, Left] = {}
         """By rank, what is left on their nodes without them; of others it is known only what a
         stronger rank would find."""
@@ -315,11 +315,13 @@ class _Ranks:
         priority = victims.priorities(cycle.tree.queues[queue], columns)
         may_go = victims.may_go(cycle, queue, columns)
         held = [columns.held_of(resource) for resource in self._resources]
+        others = [(each.flat, mask) for _, each, mask in victims.surplus_of_others(cycle, queue)]
+        surplus = sum(int(mask.sum()) for _, mask in others)
         for rank, number in ranks:
-            below = may_go & (priority < rank)
-            self._victims[number] = below.sum()
+            below = may_go & ((priority < rank) | columns.surplus)
+            self._victims[number] = below.sum() + surplus
             self._held[number] = [int(each[below].sum()) for each in held]
-            self._below[number] = (ground, columns.flat, below)
+            self._below[number] = (ground, [(columns.flat, below), *others])
             self._there.pop(number, None)
 
     def _without(self, rank: int) -> Left:
@@ -327,11 +329,12 @@ class _Ranks:
         known = self._there.get(rank)
         if known is not None:
             return known
-        ground, flat, below = self._below[rank]
-        members, devices = flat.members, flat.devices
-        if not below.all():
-            members = members.take(below[flat.seat_of].nonzero()[0], axis=1)
-            devices = devices.take(below[flat.grant_of].nonzero()[0], axis=1)
+        ground, parts = self._below[rank]
+        rows = [_rows_of(flat, mask) for flat, mask in parts]
+        members, devices = rows[0]
+        if len(rows) > 1:
+            members = np.concatenate([each for each, _ in rows], axis=1)
+            devices = np.concatenate([each for _, each in rows], axis=1)
         self._there[rank] = left = ground.without(members, devices)
         return left
 
@@ -384,15 +387,28 @@ class _Ranks:
 
     def _may_be_inside(self, cycle: Cycle) -> Mask:
         left, by_queue = cycle.departures.left(), dict[str, list[int]]()
+        below = cycle.tree.preemptible_below
         for queue in {queue for queue, _ in self._numbers}:
             mine, gone = cycle.tree.used[queue], left.get(queue, {})
-            by_queue[queue] = [mine.get(r, 0) - gone.get(r, 0) for r in self._resources]
+            by_queue[queue] = [
+                mine.get(r, 0) - gone.get(r, 0) - below(queue, r) for r in self._resources
+            ]
         used = np.array([by_queue[queue] for queue, _ in self._numbers], np.int64)
         used = used.reshape(self._own.shape)
         need, own = self._need, self._own[self._group]
         beyond = (used - self._held)[self._group] + need > own
-        concerned = ((need > 0) & (own > 0)).any(axis=1)
-        return np.asarray(concerned & ~(beyond & (need > 0)).any(axis=1))
+        counted = (need > 0) & (own > 0)  # only what the queue itself is guaranteed
+        return np.asarray(counted.any(axis=1) & ~(beyond & counted).any(axis=1))
+
+
+def _rows_of(flat: Flat, chosen: Mask) -> tuple[Ints, Ints]:
+    """What these pieces hold."""
+    if chosen.all():
+        return flat.members, flat.devices
+    return (
+        flat.members.take(chosen[flat.seat_of].nonzero()[0], axis=1),
+        flat.devices.take(chosen[flat.grant_of].nonzero()[0], axis=1),
+    )
 
 
 class _Ground:

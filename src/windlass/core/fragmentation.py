@@ -5,6 +5,10 @@ a share should be; the cycle tells it of every shape that is asked for (`observe
 it knows about demand. Whole devices, slots of a ratio and partitions are chosen by `devices`, which
 knows of links and modes; here they only count by how much of each is left.
 
+With little demand history the rule places whole devices worse than `binpack`: a size that was not
+requested yet has no weight, and no node is kept free for it. So `is_informed` says whether the
+history suffices (`packing_tables.Evidence`), and `place` uses `binpack` until then.
+
 It speaks of one kind of device, the one that a shape asks for first; members that ask for none use
 up what goes with devices and are judged by every kind. A share by memory counts as the part of the
 largest device of its kind that it needs.
@@ -20,6 +24,7 @@ from windlass.core import packing, packing_tables
 from windlass.core.choosing import Spot
 from windlass.core.cluster import Cluster, Ints, Mask
 from windlass.core.facts import WHOLE, DeviceRequest
+from windlass.core.partitions import Requested
 from windlass.core.shapes import Shape
 
 
@@ -42,6 +47,15 @@ class Fragmentation:
             self._asked_for.append(name)
         for kind in self._judging(cluster, shape):
             kind.observe(cluster, shape, members)
+
+    def is_informed(self, cluster: Cluster, shape: Shape) -> bool:
+        """Whether the rule places the shape better than `binpack` does, by what was seen."""
+        return not shape.requests or self._kind(cluster, shape.requests[0].kind).is_informed(shape)
+
+    def requested_profiles(self, cluster: Cluster, shape: Shape) -> Requested:
+        """How often each profile of the shape's kind of device was requested; empty while fewer
+        workloads than `ENOUGH_PROFILES` requested one."""
+        return self._kind(cluster, shape.requests[0].kind).profiles.requested
 
     def wanted(self, cluster: Cluster) -> Mask:
         """Nodes with devices of a kind that was asked for: there, what is used up beside them can
@@ -77,7 +91,7 @@ class Fragmentation:
             scores[best] = _scores(trials, here)[0] if room[best] > 0 else _FULL
         by_size = bool(shape.requests) and shape.requests[0].form == "share"
         return [
-            (node, len(devices), tuple(devices) if by_size else ())
+            (node, len(devices), tuple((each, 0) for each in devices) if by_size else ())
             for node, devices in sorted(chosen.items())
         ]
 
@@ -100,14 +114,25 @@ class _Kind:
         self._learner = packing_tables.Learner(self._layout.fleet, half_life)
         self._packer = packing.Packer(self._layout.fleet, self._learner.tables)
         self._tried: set[int] = set()
+        self.profiles = _Profiles()
+
+    def is_informed(self, shape: Shape) -> bool:
+        return self._learner.is_informed(self._layout.translate(shape))
 
     def observe(self, cluster: Cluster, shape: Shape, members: int) -> None:
         self._renew(cluster)
         asked = self._layout.translate(shape)
+        if shape.requests:
+            self._count(shape.requests[0], asked)
         # A gang of hundreds is one wish: beyond this it would drown everybody else's.
         for _ in range(min(members, _MOST_OF_ONE)):
             if self._learner.observe(asked):
                 self._packer.learn(self._learner.tables)
+
+    def _count(self, request: DeviceRequest, asked: packing_tables.Shape) -> None:
+        self._learner.add_workload(asked)
+        if request.form == "partition":
+            self.profiles.observe(request.profile)
 
     def owners(self, cluster: Cluster) -> Mask:
         """Nodes that have such devices."""
@@ -138,6 +163,28 @@ class _Kind:
         self._tried.clear()
 
 
+class _Profiles:
+    """How often partition profiles were requested; the past fades."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._observed = 0
+        self._next = ENOUGH_PROFILES
+        self.requested: Requested = ()
+        """As of the last time that a quarter more was known."""
+
+    def observe(self, profile: str) -> None:
+        self._counts[profile] = self._counts.get(profile, 0) + 1
+        self._observed += 1
+        if self._observed >= packing_tables.HALF_LIFE:
+            self._counts = {name: count // 2 for name, count in self._counts.items() if count > 1}
+            self._observed = self._next = sum(self._counts.values())
+        if self._observed >= self._next:
+            # Costs of positions are cached by these counts, so they change seldom.
+            self.requested = tuple(sorted(self._counts.items()))
+            self._next = self._observed * 5 // 4
+
+
 class _Trial:
     """Members of one shape, put on nodes one after the other to see what the next should do."""
 
@@ -160,6 +207,8 @@ class _Trial:
         self.scores, self.device = self._packer.scores(self._asked)
 
 
+ENOUGH_PROFILES = 128
+"""Workloads with a partition before profiles count by how often they were requested."""
 _MIB = 1 << 20
 _MOST_OF_ONE = 16
 """Members of one unit that count as demand."""

@@ -15,19 +15,21 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import arrays, place, releases, reserve, sparing
+from windlass.core import arrays, passing, place, releases, sparing, victims
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Seat, Unit
 from windlass.core.place import Failure, Scene
 from windlass.core.roster import Flat, Piece
 from windlass.core.shapes import Shape
-from windlass.core.victims import KINDS, Claim, Pool
+from windlass.core.victims import FIRST, KINDS, Claim, Giving, Pool, Taken
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Cycle
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+
+Price = tuple[float | Giving, ...]
 
 _FEW = 64
 """Who is looked at first, of those who may go."""
@@ -39,8 +41,9 @@ class Plan:
     """Pieces of the pool that go."""
     seats: tuple[Seat, ...]
     """Where the gainer will be."""
-    price: tuple[float, ...]
-    """Smaller is better: the worst kind and priority touched, work lost, members stopped."""
+    price: Price
+    """Smaller is better: the worst kind touched, the queue least above its share, the highest
+    priority, work lost, members stopped."""
 
 
 class Trial:
@@ -50,7 +53,8 @@ class Trial:
         self, cycle: Cycle, claim: Claim, pool: Pool, base: Cluster, *, quota: bool
     ) -> None:
         self.cycle, self.claim, self.unit, self.pool = cycle, claim, claim.unit, pool
-        self.quota = quota and (claim.is_bound or pool.is_of_others(claim.unit.queue))
+        others = pool.is_of_others(claim.unit.queue)
+        self.quota = (quota and (claim.is_bound or others)) or (pool.conditional and others)
         """Whether quotas are in the way, or would be if the wrong pieces went."""
         self.base, self.nodes = base, np.arange(len(base))
         """What is looked at, and which of the cluster's nodes these are."""
@@ -173,11 +177,11 @@ def plan(
     best: Plan | None = None
     for sequence in _orders(pool, allowed):
         found = _first_enough(trial_of, pool, sequence, allowed, models)
-        if found is None:
+        if found is None and not pool.conditional:
             return best
-        if best is None or found.price < best.price:
+        if found is not None and (best is None or found.price < best.price):
             best = found
-        if best.gone.sum() <= 1:
+        if best is not None and best.gone.sum() <= 1:
             break  # without it all that cost less do not suffice: nothing is cheaper
     return best
 
@@ -188,18 +192,23 @@ def plan_with_nobody(trial: Trial, models: tuple[str, ...]) -> Plan | None:
     if not trial.suffices(none):
         return None
     seats = _seats(trial, none, models)
-    return None if isinstance(seats, Failure) else Plan(none, seats, _price(trial.pool, none))
+    return None if isinstance(seats, Failure) else Plan(none, seats, price(trial.pool, none))
 
 
 def _orders(pool: Pool, allowed: Mask) -> Iterator[Ints]:
-    """The pieces in sequence; lower priority goes first, so that no victim outranks who is spared.
-    The first order is that of prices; who is equal stays in place."""
+    """The pieces in sequence. First the branch that is furthest above its share gives; in a queue
+    lower priority goes first, so that no victim outranks who is spared. The second order looks at
+    work alone. The last is for claims that have a right to what is further up in the tree only when
+    those below have given. Who is equal stays in place."""
     cost, late = pool.lost * pool.size, -pool.started
     kind = np.where(allowed, pool.kind, pool.kind + KINDS)
     keys = [
-        (late, pool.size, cost, pool.priority, kind),
+        (late, pool.size, cost, pool.priority, -pool.above, kind),
         (late, -pool.size, pool.lost, pool.priority, kind),
     ]
+    if pool.conditional:
+        depth = np.array([*(each.depth for each in pool.branches), -1], np.int64)[pool.branch]
+        keys.append((late, cost, pool.priority, -pool.above, pool.kind, depth, ~allowed))
     seen: list[bytes] = []
     for each in keys:
         sequence = np.lexsort(each)
@@ -242,7 +251,11 @@ def _plan_in_order(trial: Trial, rank: Ints, allowed: Mask, models: tuple[str, .
         books = sparing.Books(trial.claim, trial.pool, np.zeros_like(allowed))
         low = books.go_until_allowed(np.argsort(rank)[:most])
     enough = first_that(_prefix_fits(trial, rank), low, most)
-    gone = _whole_units(trial.pool, rank < enough)
+    return settled(trial, _whole_units(trial.pool, rank < enough), rank, models)
+
+
+def settled(trial: Trial, gone: Mask, rank: Ints, models: tuple[str, ...]) -> Plan | None:
+    """Of a set that is enough: where the gainer will be, and who of the set can stay."""
     seats = _seats(trial, gone, models)
     if isinstance(seats, Failure):
         return None
@@ -252,7 +265,11 @@ def _plan_in_order(trial: Trial, rank: Ints, allowed: Mask, models: tuple[str, .
     # A single one cannot stay: without it not even all that cost less were enough.
     if gone.sum() > 1 and sparing.spare(trial, gone, rank):
         seats = trial.place(trial.cluster(gone), gone, None, models)
-    return None if isinstance(seats, Failure) else Plan(gone, seats, _price(trial.pool, gone))
+    if isinstance(seats, Failure):
+        return None
+    if trial.pool.conditional and not sparing.Books(trial.claim, trial.pool, gone).allow():
+        return None
+    return Plan(gone, seats, price(trial.pool, gone))
 
 
 def _seats(trial: Trial, gone: Mask, models: tuple[str, ...]) -> tuple[Seat, ...] | Failure:
@@ -312,16 +329,32 @@ class Check(Protocol):
     def __call__(self, n: int, /) -> bool: ...
 
 
-def _price(pool: Pool, gone: Mask) -> tuple[float, ...]:
+def price(pool: Pool, gone: Mask) -> Price:
     if not gone.any():
-        return (0, 0, 0, 0)
+        return (0,)
     return (
         float(pool.kind[gone].max()),
+        _giving(pool, gone),
         float(pool.priority[gone].max()),
         float((pool.lost * pool.size)[gone].sum()),
         float(pool.size[gone].sum()),
         float(gone.sum()),
     )
+
+
+def _giving(pool: Pool, gone: Mask) -> Giving:
+    """By queue of other branches, with what it gives."""
+    found = []
+    for name, rows in pool.queues if pool.branches else ():
+        own = np.flatnonzero(gone[rows]) + rows.start
+        if len(own) and pool.branch[own[0]] >= 0:
+            branch, last = pool.branches[pool.branch[own[0]]], own[np.argmin(pool.above[own])]
+            held = {r: pool.held[r] for r in branch.excess[branch.top]}
+            amounts = {r: int(each[own].sum()) for r, each in held.items()}
+            at_last = {r: int(each[last]) for r, each in held.items()}
+            found.append((branch, name, Taken(amounts, at_last, int(pool.above[last]))))
+    own_queue = gone & (pool.branch < 0) & (pool.kind > FIRST)
+    return victims.giving(found, own_queue=bool(own_queue.any()))
 
 
 def _cheapest_nodes(trial: Trial, gone: Mask) -> Mask | None:
@@ -426,7 +459,7 @@ def domains_of(cluster: Cluster, unit: Unit) -> Ints:
 
 def _outside_reservations(cycle: Cycle, unit: Unit) -> Mask | None:
     """Nodes that nobody was promised, for a unit that may run into such a promise."""
-    beside = reserve.crossed(cycle, unit, cycle.expected_end(unit))
+    beside = passing.crossed(cycle, unit, cycle.expected_end(unit))
     if not beside:
         return None
     mask = np.ones(len(cycle.scene.cluster), np.bool_)

@@ -3,7 +3,8 @@
 `broken` is cheap enough for the live scheduler, which counts what it finds as a metric;
 `sim.checks` looks at every decision of a simulation, with more rules. The numbers are those of the
 scheduling notes: capacity (I1), gangs whole or absent (I2), required topology (I3), limits (I4), no
-eviction without a gainer (I5).
+eviction without a gainer (I5), no queue taken below its guarantee (I8), advance reservations
+(I15).
 """
 
 from __future__ import annotations
@@ -12,15 +13,12 @@ import collections
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from windlass.core import amounts
+from windlass.core import advance_invariants, amounts, reclaim_check
+from windlass.core.advance_invariants import Broken as Broken
 from windlass.core.facts import WHOLE, Decision, Device, Grant, Node, Running, Seat, Unit
 from windlass.core.state import Snapshot
 
 Members = list[tuple[Unit, Seat]]
-
-
-class Broken(AssertionError):
-    """A rule does not hold; the message names the rule, the moment and the thing."""
 
 
 def broken(snapshot: Snapshot, decision: Decision, now: float) -> list[tuple[str, str]]:
@@ -35,11 +33,15 @@ def broken(snapshot: Snapshot, decision: Decision, now: float) -> list[tuple[str
 
 
 def no_orphan_evictions(snapshot: Snapshot, decision: Decision, now: float) -> None:
-    """I5: whoever is evicted goes for somebody who is given the room in the same decision."""
+    """I5: whoever is evicted goes for somebody who is given the room in the same decision, or
+    leaves what an advance reservation holds (`reservations_hold`)."""
     gainers = {nomination.unit for nomination in decision.nominations}
+    for eviction in decision.evictions:
+        if eviction.move and eviction.unit not in gainers:
+            raise Broken(f"I5 at {now}: {eviction.unit} is moved but gets no other place")
     gainers |= {placement.unit for placement in decision.placements}
     for eviction in decision.evictions:
-        if eviction.gainer not in gainers:
+        if eviction.gainer not in gainers and not eviction.reservation:
             raise Broken(
                 f"I5 at {now}: {eviction.unit} must go for {eviction.gainer}, which gets nothing"
             )
@@ -283,13 +285,53 @@ def _spaces_hold(snapshot: Snapshot, decision: Decision, now: float) -> None:
                 )
 
 
+def _user_limits_hold(snapshot: Snapshot, decision: Decision, now: float) -> None:
+    """I4 for users: no limit of a user is exceeded by what is given out now."""
+    quotas, given = snapshot.user_quotas.fork(), set[tuple[str, str]]()
+    for placement in decision.placements if quotas else ():
+        unit = _unit(snapshot, placement.unit)
+        held = amounts.of_seats(snapshot.cluster, unit.roles, placement.seats)
+        quotas.add(unit, held, is_member=placement.unit in snapshot.running)
+        given.update(quotas.keys(unit))
+    for key in sorted(given & quotas.used.keys()):
+        queue, user = key
+        limit, used, before = (
+            quotas.limit(*key),
+            quotas.used[key],
+            snapshot.user_quotas.used.get(key),
+        )
+        for resource, bound in limit.resources.items():
+            most = max(bound, before.held.get(resource, 0) if before else 0)
+            if used.held.get(resource, 0) > most:
+                raise Broken(
+                    f"I4 at {now}: user {user} holds {used.held[resource]} {resource} in queue "
+                    f"{queue}, the limit is {bound}"
+                )
+        if limit.running is not None:
+            most = max(limit.running, before.running if before else 0)
+            if used.running > most:
+                raise Broken(
+                    f"I4 at {now}: user {user} runs {used.running} workloads in queue {queue}, the "
+                    f"limit is {limit.running}"
+                )
+
+
+def queues_keep_their_guarantees(snapshot: Snapshot, decision: Decision, now: float) -> None:
+    """I8: what queues take from each other."""
+    for problem in reclaim_check.problems(snapshot, decision, now):
+        raise Broken(problem)
+
+
 _LIVE: Mapping[str, Callable[[Snapshot, Decision, float], None]] = {
     "I1": _room_is_there,
     "I2": _gangs_are_whole,
     "I3": _domains_hold,
     "I4": _limits_hold,
     "I4 of namespaces": _spaces_hold,
+    "I4 of users": _user_limits_hold,
     "I5": no_orphan_evictions,
+    "I15": advance_invariants.hold,
+    "I8": queues_keep_their_guarantees,
 }
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Iterable
 
 import numpy as np
@@ -22,6 +23,9 @@ UNKNOWN = -1
 FEW = 10
 """On so many nodes counting one by one is cheaper: after each who sits down the next one asks, and
 arrays of one or two cost ten times as much."""
+FEW_NODES = 128
+"""Of so many all that a shape needs is looked at in one go: with more, dividing by one number at a
+time is cheaper than calling less often."""
 _MANY = 1 << 40
 
 
@@ -84,6 +88,13 @@ class Kept:
                 found.add(shape, self.table[row], self.seen[row])
         return found
 
+    def unreserved(self) -> Kept:
+        """Without shapes that advance reservations hold something back from: what is held back
+        belongs to one layout of nodes and is counted again in another."""
+        if not any(shape.constraint.reserved for shape in self._shapes):
+            return self
+        return self.only([each for each in self._shapes if not each.constraint.reserved])
+
     def carried_over(self, nodes: int, was: Ints, now: Ints) -> Kept:
         """Of these nodes under other numbers; of others nothing is known."""
         twin = self.copy()
@@ -117,3 +128,15 @@ def count_on(
         for column, need in shape.needs:
             fit = min(fit, free.item(column, node) // need)
         caps[node] = max(0, fit) if usable is None or usable[node] else 0
+
+
+def fit_amounts(shape: Shape, amounts: Ints, where: Ints | slice) -> Ints:
+    """Members that each of these nodes has enough of everything for, which they may have too little
+    of: then it is below 0."""
+    if not shape.needs:
+        return np.full(amounts[:0, where].shape[1:], _MANY, np.int64)
+    if not isinstance(where, slice) and len(where) <= FEW_NODES:
+        columns, each = shape.in_arrays
+        return np.asarray(np.minimum.reduce(amounts[columns, where] // each, axis=0))
+    parts = (amounts[column][where] // need for column, need in shape.needs)
+    return functools.reduce(lambda fit, part: np.minimum(fit, part, out=fit), parts)

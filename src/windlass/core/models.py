@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from windlass.core import amounts, place
 from windlass.core.cluster import Cluster
 from windlass.core.facts import DeviceRequest, Unit
+from windlass.core.place import Wish
 from windlass.core.queues import Shortage, Tree
 
 
@@ -20,7 +21,7 @@ def permitted(cluster: Cluster, tree: Tree, unit: Unit) -> Unit | Shortage:
     """The unit with only those models that it may have; or the rule that leaves none."""
     asked = unit
     for resource in tree.rules_on_models(unit.queue):
-        need = _if_all_of(cluster, asked, resource)
+        need = most_of(cluster, place.least_of(asked), resource)
         shortage = need and tree.shortage(unit.queue, {resource: need}, firm=not unit.preemptible)
         if shortage:
             narrower = without(asked, resource, tree.capacity)
@@ -59,14 +60,12 @@ def without(unit: Unit, resource: str, known: Iterable[str]) -> Unit | None:
     return dataclasses.replace(unit, roles=tuple(roles))
 
 
-def _if_all_of(cluster: Cluster, unit: Unit, resource: str) -> int:
-    """What the unit would count for if every device that may be of the model were."""
+def most_of(cluster: Cluster, wishes: Iterable[Wish], resource: str) -> int:
+    """What these would count for if every device that may be of the model were."""
     kind, _, model = resource.partition("/")
 
     def part(request: DeviceRequest) -> int:
         could = request.kind == kind and (not request.models or model in request.models)
         return amounts.charge(cluster, request) if could else 0
 
-    return sum(
-        part(request) * wish.count for wish in place.least_of(unit) for request in wish.role.devices
-    )
+    return sum(part(request) * wish.count for wish in wishes for request in wish.role.devices)

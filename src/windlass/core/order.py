@@ -12,13 +12,17 @@ import heapq
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from windlass.core.facts import Queue, Unit
+from windlass.core.facts import Amounts, Queue, Unit
 
 Key = tuple[float, ...]
 
 
 class Predictor(Protocol):
     """What is known about how long units run; see `core.predict`."""
+
+    def estimate(self, unit: Unit) -> float | None:
+        """Seconds it says it runs, as far as that is believed; None when it says nothing."""
+        ...
 
     def expected(self, unit: Unit) -> float | None:
         """Seconds it will probably still run; None when nothing is known."""
@@ -39,11 +43,16 @@ class Standing:
 
     predictor: Predictor
     held_by_user: Mapping[tuple[str, str], int]
-    """(queue, user) -> share of the cluster that the user's units of this queue hold."""
+    """(queue, user) -> dominant share of what the user's units of this queue hold together."""
+    used_by_user: Mapping[str, Mapping[str, Amounts]] = dataclasses.field(default_factory=dict)
+    """Queue -> user -> what these units hold, by resource."""
 
 
 class _Ignorance:
     """Knows nothing about durations."""
+
+    def estimate(self, unit: Unit) -> float | None:
+        return unit.expected
 
     def expected(self, unit: Unit) -> float | None:  # noqa: ARG002
         return None
@@ -84,10 +93,16 @@ def is_fair(queue: Queue) -> bool:
 
 
 def in_turns(
-    queue: Queue, units: Iterable[Unit], standing: Standing, share: Callable[[Unit], int]
+    queue: Queue,
+    units: Iterable[Unit],
+    standing: Standing,
+    need: Callable[[Unit], Amounts],
+    share: Callable[[Amounts], int],
 ) -> list[Unit]:
-    """Users of a fair queue one after another: always the next unit of the one who would hold
-    least, with everything of theirs that stands before it in the line. Priorities come first."""
+    """Users of a fair queue one after another: always the next unit of the user with the smallest
+    dominant share, with everything of theirs that stands before it in the line. The share is that
+    of the sums: who holds CPU in one unit and devices in another does not hold both twice.
+    Priorities come first."""
     own = fifo if queue.order == "fair" else ORDERS[queue.order]
 
     def key(unit: Unit) -> tuple[Key, str]:
@@ -97,6 +112,8 @@ def in_turns(
     for unit in sorted(units, key=key, reverse=True):
         lines.setdefault((-priority(queue, unit), unit.user), []).append(unit)
     held = {user: standing.held_by_user.get((queue.name, user), 0) for _, user in lines}
+    known = standing.used_by_user.get(queue.name, {})
+    used = {user: known.get(user, {}) for _, user in lines}
     turns = [(first, held[user], key(line[-1]), user) for (first, user), line in lines.items()]
     heapq.heapify(turns)
     found: list[Unit] = []
@@ -108,10 +125,15 @@ def in_turns(
         line = lines[first, user]
         unit = line.pop()
         found.append(unit)
-        held[user] += share(unit)
+        before, used[user] = share(used[user]), _sum(used[user], need(unit))
+        held[user] += share(used[user]) - before
         if line:
             heapq.heappush(turns, (first, held[user], key(line[-1]), user))
     return found
+
+
+def _sum(one: Amounts, other: Amounts) -> Amounts:
+    return {r: one.get(r, 0) + other.get(r, 0) for r in one.keys() | other.keys()}
 
 
 def fifo(unit: Unit, _: Standing) -> Key:
@@ -129,7 +151,9 @@ def fair(unit: Unit, standing: Standing) -> Key:
 
 def shortest(unit: Unit, standing: Standing) -> Key:
     """The least work first; what says nothing and of which nothing is known goes last."""
-    seconds = unit.expected if unit.expected is not None else standing.predictor.expected(unit)
+    seconds = standing.predictor.estimate(unit)
+    if seconds is None:
+        seconds = standing.predictor.expected(unit)
     return (float("inf") if seconds is None else seconds * size(unit), unit.submitted)
 
 

@@ -95,6 +95,21 @@ def take(shape: Shape, left: Ints, device: int) -> list[int]:
     return [int(which) for which in np.flatnonzero(left >= shape.milli)[: shape.count]]
 
 
+def tightest(tables: Tables, shape: Shape, rooms: Rooms) -> tuple[int, list[int]] | None:
+    """The node that takes the fewest of a shape of whole devices, as `pack: binpack` chooses, and
+    its devices; None where nothing fits."""
+    fits = np.flatnonzero(fitting(tables, shape, rooms))
+    if not len(fits):
+        return None
+    some = rooms.at(fits)
+    takes: Ints = (some.left == WHOLE).sum(axis=1) // shape.count
+    for free, need in ((some.cpu, shape.cpu), (some.memory, shape.memory)):
+        if need:
+            takes = np.minimum(takes, free // need)
+    node = int(fits[takes.argmin()])
+    return node, take(shape, rooms.left[node], NO_DEVICE)
+
+
 class Packer:
     """A fleet, what is free of it, and the best place for each shape.
 
@@ -174,7 +189,10 @@ class Packer:
 
 
 class LearningPacker:
-    """A `Packer` that knows nothing of demand but what it was asked for so far."""
+    """A `Packer` that knows nothing of demand but what it was asked for so far.
+
+    Until that suffices it places as `pack: binpack` does.
+    """
 
     def __init__(self, fleet: Fleet, weights: packing_tables.Weights | None = None) -> None:
         self._learner = packing_tables.Learner(fleet, weights=weights)
@@ -183,7 +201,11 @@ class LearningPacker:
     def choose(self, shape: Shape) -> tuple[int, list[int]] | None:
         if self._learner.observe(shape):
             self.packer.learn(self._learner.tables)
-        return self.packer.choose(shape)
+        if shape.count:
+            self._learner.add_workload(shape)
+        if self._learner.is_informed(shape):
+            return self.packer.choose(shape)
+        return tightest(self.packer.tables, shape, self.packer.rooms)
 
     def place(self, shape: Shape, node: int, devices: list[int]) -> None:
         self.packer.place(shape, node, devices)
@@ -274,6 +296,8 @@ def _interpolated(
 
 def _imbalance(tables: Tables, shape: Shape, cpu: Ints, idle: Ints) -> Ints:
     """How far the node's cpu per device is from the shape's, on a logarithmic scale."""
+    if not tables.balance:
+        return np.zeros(len(cpu), np.int64)
     asked = shape.cpu / shape.total if shape.total else float(WHOLE)
     distance: Floats = np.abs(np.log1p(cpu / (idle + 1)) - np.log1p(asked))
-    return np.rint(tables.weights.balance * UNIT * distance).astype(np.int64)
+    return np.rint(tables.balance * UNIT * distance).astype(np.int64)

@@ -28,6 +28,14 @@ HALF_LIFE = 20_000
 """Members asked for after which an old one counts half."""
 UNIT = 64
 """Table entries per thousandth of a device."""
+FIRST = 16
+"""Observations before the first tables are made."""
+ENOUGH_WORKLOADS = 128
+"""Workloads before the rule is used for a demand of whole devices. With fewer, a size that one
+workload in ten requests is missing or misjudged often enough that the rule loses to `binpack`."""
+ENOUGH_REQUESTS = 2
+"""Different requests among them. A demand of one request can use every node equally well, so it
+says nothing about what to keep in one place."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -187,6 +195,9 @@ class Tables:
     """When cpu, and when memory, runs out first."""
     scarcity: Ints
     """Model -> cost of each milli-device taken."""
+    balance: float
+    """Cost of each e-fold between the node's cpu per device and the shape's; 0 where the demand
+    cannot use up the cpu before the devices."""
 
     def suits(self, fleet: Fleet) -> bool:
         """Whether the fleet's nodes are within what the tables were built for."""
@@ -196,6 +207,42 @@ class Tables:
         return bool(
             known and by_cpu.covers(fleet.cpu, idle) and by_memory.covers(fleet.memory, idle)
         )
+
+
+class Evidence:
+    """Whether the demand that was seen suffices to place better than `binpack` does.
+
+    The rule gains by what `binpack` does not see: shares that fill a device together, cpu that runs
+    out before the devices, models that part of the demand is bound to. A demand of whole devices
+    that shows none of these is placed well by `binpack`, and by the rule only when it knows how
+    often large requests come: one that was not seen yet has no weight. docs/design/packing.md has
+    the measurements behind the numbers.
+    """
+
+    def __init__(self) -> None:
+        self._workloads = 0
+        self._requests: set[tuple[int, int, tuple[str, ...]]] = set()
+        """Different requests: devices, thousandths of each, and models."""
+        self._partial = False
+        """Whether shares, or only some of the models, were requested."""
+        self._cpu_ratios: set[float] = set()
+        """Different amounts of cpu per device. With one, cpu and devices run out together."""
+
+    def add(self, shape: Shape) -> None:
+        """One more workload requested devices. Its members count once: they say nothing new."""
+        self._workloads += 1
+        self._partial |= shape.shared or bool(shape.models)
+        if len(self._requests) < ENOUGH_REQUESTS:
+            self._requests.add((shape.count, shape.milli, shape.models))
+        if len(self._cpu_ratios) < 2:
+            self._cpu_ratios.add(shape.cpu / shape.total)
+
+    def suffices(self, tables: Tables) -> bool:
+        """Whether whole devices are placed better by the rule than by `binpack`."""
+        cpu_runs_out = tables.balance > 0.0 and len(self._cpu_ratios) > 1
+        if self._partial or (cpu_runs_out and self._workloads >= FIRST):
+            return True
+        return self._workloads >= ENOUGH_WORKLOADS and len(self._requests) >= ENOUGH_REQUESTS
 
 
 class Learner:
@@ -213,6 +260,7 @@ class Learner:
         weights: Weights | None = None,
     ) -> None:
         self.demand = Demand(half_life=half_life)
+        self._evidence = Evidence()
         self._weights = weights
         self.refit(fleet)
 
@@ -224,6 +272,15 @@ class Learner:
         self.refit(self._fleet)
         return True
 
+    def add_workload(self, shape: Shape) -> None:
+        """One more workload requested devices, whatever the number of its members."""
+        self._evidence.add(shape)
+
+    def is_informed(self, shape: Shape) -> bool:
+        """Whether the tables place the shape better than `binpack`: whole devices only where the
+        evidence suffices."""
+        return shape.milli != WHOLE or self._evidence.suffices(self.tables)
+
     def adopt(self, fleet: Fleet) -> None:
         """The fleet changed. Tables are made anew at once only if it is beyond them."""
         self._fleet = fleet
@@ -234,7 +291,7 @@ class Learner:
         """Tables for this fleet from what is known of demand by now."""
         self._fleet = fleet
         self.tables = build(self.demand, fleet, self._weights)
-        self._next = self.demand.observed + max(_FIRST, int(self.demand.remembered * _MORE))
+        self._next = self.demand.observed + max(FIRST, int(self.demand.remembered * _MORE))
 
 
 def build(demand: Demand, fleet: Fleet, weights: Weights | None = None) -> Tables:
@@ -257,6 +314,7 @@ def build(demand: Demand, fleet: Fleet, weights: Weights | None = None) -> Table
             _stranded(shapes, shapes.memory, fleet, fleet.memory, 1, chosen),
         ),
         scarcity=_rounded(chosen.scarcity * scarcity(shapes, fleet)),
+        balance=chosen.balance * cpu_pressure(shapes, fleet),
     )
 
 
@@ -266,9 +324,8 @@ DEVICE_STEP = 100
 _MOST_STEPS = 256
 _MOST_SHAPES = 4096
 """Bounds the cost of making tables; rarer shapes do not change a score."""
-_FIRST = 16
-"""Observations before the first tables are made."""
 _MORE = 0.25
+_TINY = 1e-9
 _RENORMALISE = 1e12
 _FORGOTTEN = 1e-6
 
@@ -380,6 +437,19 @@ def _filled(
         mean = (likely * after).sum(axis=0) / np.where(some, likely.sum(axis=0), 1.0)
         left[step, pad:] = np.where(some, mean, nothing_fits)
     return left[:, pad:]
+
+
+def cpu_pressure(shapes: _Shapes, fleet: Fleet) -> float:
+    """How far the demand can use up the cpu before the devices: 0 where it asks for at most half
+    of the cpu that goes with its devices, 1 from two thirds. In between lies what uneven nodes and
+    uneven shapes make of it. 1 where no devices were requested yet: nothing is known."""
+    devices = float((shapes.weight * shapes.total).sum())
+    if not devices:
+        return 1.0
+    asked = float((shapes.weight * shapes.cpu).sum()) / devices
+    beside = fleet.cpu[fleet.devices.any(axis=1)]
+    there = float(beside.sum()) / max(1.0, float(fleet.devices.sum()))
+    return min(1.0, max(0.0, (asked / max(there, _TINY) - 1 / 2) * 6))
 
 
 def scarcity(shapes: _Shapes, fleet: Fleet) -> Floats:

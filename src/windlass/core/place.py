@@ -22,7 +22,8 @@ from windlass.core import affinity, taste
 from windlass.core.choosing import Spot
 from windlass.core.cluster import Cluster
 from windlass.core.crowd import Crowd
-from windlass.core.facts import Pack, Role, Seat, Topology, Unit
+from windlass.core.facts import DeviceRequest, Pack, Role, Seat, Topology, Unit
+from windlass.core.partitions import Requested
 from windlass.core.shapes import Shape
 from windlass.core.taste import Taste
 
@@ -55,6 +56,14 @@ class Failure:
 
 class Scorer(Protocol):
     """How `pack: fragmentation` chooses; see `core.fragmentation`."""
+
+    def is_informed(self, cluster: Cluster, shape: Shape) -> bool:
+        """Whether the demand history suffices for this shape; until then `binpack` places it."""
+        ...
+
+    def requested_profiles(self, cluster: Cluster, shape: Shape) -> Requested:
+        """How often each partition profile was requested; empty: too little is known."""
+        ...
 
     def wanted(self, cluster: Cluster) -> Mask:
         """Nodes with devices that somebody asked for."""
@@ -134,6 +143,17 @@ def least_of(unit: Unit) -> list[Wish]:
     if unit.gang:
         return [Wish(role, role.least) for role in unit.roles if role.least > 0]
     return [Wish(role, 1) for role in unit.roles[:1]]
+
+
+def as_told_to(failure: Failure, wishes: Sequence[Wish]) -> Failure:
+    """What was missing for one unit, said of another of its kind that asks for as much or more."""
+    if len(wishes) > 1:
+        return failure
+    (wish,) = wishes
+    return Failure(
+        wish.role, wish.count, failure.room, failure.topology, failure.resolved,
+        failure.reserved_until,
+    )  # fmt: skip
 
 
 def _place(scene: Scene, unit: Unit, wishes: Sequence[Wish]) -> tuple[Seat, ...] | Failure:
@@ -251,8 +271,13 @@ def _arrange(
     if pack == "spread":
         return _evenly(nodes, room, count)
     scorer = scene.scorer if pack == "fragmentation" else None
+    if scorer is not None and not scorer.is_informed(scene.cluster, shape):
+        scorer = None
     if not shape.requests:
         return _without_devices(scene.cluster, scorer, shape, nodes, room, count)
+    if count == 1 and shape.is_one_partition:
+        requested = scorer.requested_profiles(scene.cluster, shape) if scorer else ()
+        return [_least_blocking(scene.cluster, shape.requests[0], nodes, room, requested)]
     if scorer is None:
         return _tightly(nodes, room, count)
     return scorer.assign(scene.cluster, shape, nodes, room, count)
@@ -296,6 +321,25 @@ def _tightly(nodes: Ints, room: Ints, count: int, avoid: Ints | None = None) -> 
         holds = rest[room[rest] >= count]
     last = int(holds[key[holds].argmin()])
     return [*spots, (int(nodes[last]), count, ())]
+
+
+def _least_blocking(
+    cluster: Cluster, request: DeviceRequest, nodes: Ints, room: Ints, requested: Requested
+) -> Spot:
+    """The position of one partition that blocks the fewest other placements, over all nodes; of
+    equal ones on the node with the least room, then on the first."""
+    by_look: dict[tuple[int, bytes], int] = {}
+    for i, look in enumerate(cluster.bank.looks(nodes)):
+        known = by_look.setdefault(look, i)
+        if room[i] < room[known]:
+            by_look[look] = i
+    places = (
+        (*found, i)
+        for i in by_look.values()
+        if (found := cluster.bank.cheapest_partition(request, int(nodes[i]), requested))
+    )
+    _, _, position, best = min(places, key=lambda each: (*each[:2], room[each[3]], each[3]))
+    return int(nodes[best]), 1, (position,)
 
 
 def _evenly(nodes: Ints, room: Ints, count: int) -> list[Spot]:

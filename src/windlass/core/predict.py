@@ -21,6 +21,7 @@ from windlass.core.facts import Unit
 from windlass.core.fragmentation import Fragmentation
 from windlass.core.hazard import Floats
 from windlass.core.order import size
+from windlass.core.trust import Trust
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,6 +90,8 @@ class History:
         self._running: dict[str, tuple[float, float]] = {}
         """Key -> (attained before, started)."""
         self._outlook: Outlook | None = None
+        self.trust = Trust()
+        """How far estimates are believed."""
         self.demand = Fragmentation()
         """Which shapes were asked for, for `pack: fragmentation`."""
 
@@ -121,7 +124,10 @@ class History:
             return
         self._outlook = None
         self._running.pop(unit.key, None)
-        entry = self._evidence.arrive(unit.key, unit.kin, size(unit))
+        devices = size(unit)
+        if unit.expected is not None:
+            self.trust.observe(unit.kin, devices, unit.expected, ran - unit.attained)
+        entry = self._evidence.arrive(unit.key, unit.kin, devices)
         self._evidence.end(entry, ran, died=True)
 
     def at(self, now: float) -> Outlook:
@@ -129,6 +135,16 @@ class History:
         if self._outlook is None or self._outlook.now != now:
             self._outlook = Outlook(self, now)
         return self._outlook
+
+    def estimate(self, unit: Unit) -> float | None:
+        """Seconds that the workload says it runs, as far as that is believed: no longer than the
+        limit at which it is stopped. None: it says nothing."""
+        said, limit = unit.expected, unit.max_runtime
+        if said is None:
+            return None
+        if self.trust.doubts(unit.kin or ""):
+            said *= self.trust.factor(unit.kin or "", size(unit))
+        return said if limit is None else min(said, limit)
 
     def expected(self, unit: Unit) -> float | None:
         """As of `Outlook`, with running units counted as at their start."""
@@ -141,13 +157,18 @@ class History:
     def to_state(self) -> dict[str, Any]:
         """Everything it knows, as plain values that can be written down."""
         running = {key: list(times) for key, times in self._running.items()}
-        return {"running": running, "evidence": self._evidence.to_state()}
+        return {
+            "running": running,
+            "evidence": self._evidence.to_state(),
+            "trust": self.trust.to_state(),
+        }
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> History:
         made = cls()
         made._evidence = Evidence.from_state(state["evidence"])
         made._running = {key: (had, since) for key, (had, since) in state["running"].items()}
+        made.trust = Trust.from_state(state.get("trust", {}))
         return made
 
     def evidence_at(self, now: float) -> Evidence:
@@ -187,6 +208,10 @@ class Outlook:
         if doubt not in self._by_size:
             self._by_size[doubt] = _hazards_by_size(self._evidence, doubt)
         return self._by_size[doubt]
+
+    def estimate(self, unit: Unit) -> float | None:
+        """As of `History`."""
+        return self._history.estimate(unit)
 
     def index(self, unit: Unit, attained: float) -> float:
         """Device-seconds to invest per completion, by what units like it did: small goes first."""

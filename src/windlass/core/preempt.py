@@ -14,21 +14,26 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from windlass.core import (
     alike,
+    bounds,
     freeing,
     models,
     order,
+    preemption_plan,
     queues,
+    reclaim,
+    repair,
     roster,
     verdicts,
     victims,
 )
 from windlass.core.asked import Asked
+from windlass.core.bounds import Hope
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Eviction, Nomination, Seat, Unit
 from windlass.core.freeing import Plan, Trial
@@ -36,7 +41,7 @@ from windlass.core.place import Failure, sit_down
 from windlass.core.queues import Shortage, Sums, Tree
 from windlass.core.roster import Columns, Piece
 from windlass.core.shadows import Held
-from windlass.core.victims import Claim, Hope, Mask, Pool, Standing
+from windlass.core.victims import YIELDING, Claim, Mask, Pool, Standing
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Ask, Cycle
@@ -46,7 +51,6 @@ if TYPE_CHECKING:
 MOST_ENTITLED, MOST_STARTS = 32, 256
 """Beyond these a decision is not looked at twice: what is not taken back now is by the next."""
 NOT_ENOUGH = "stopping all that it may preempt would not make enough room"
-_PROTECTED = "those that it may preempt must first run for their queue's minimum runtime"
 
 
 @dataclasses.dataclass(slots=True)
@@ -79,7 +83,6 @@ class Desk:
     """Everybody had a turn: units that start in this decision are as good as running."""
     withholding: bool = False
     """And only they may make room, also who could not be stopped once it runs."""
-    repaired: list[str] | None = None
     starting: dict[str, list[tuple[Unit, Sums]]] = dataclasses.field(default_factory=dict)
     seen: int = 0
     """Placements that are among the starting already."""
@@ -87,7 +90,9 @@ class Desk:
     """Per standing of a claim: the cluster once without everybody who might go for it. In one
     decision room only shrinks, so who does not fit there need not look any further."""
     borrowed: dict[object, tuple[object, Pool | None]] = dataclasses.field(default_factory=dict)
-    """What `victims` found out about who holds borrowed room, and after which changes."""
+    """What `reclaim` found out about who may go, and after which changes."""
+    branches: dict[object, tuple[object, Any]] = dataclasses.field(default_factory=dict)
+    """The same of branches of the tree."""
     nobody: Pool | None = None
     """Kept by `victims`."""
     members: dict[int, tuple[int, list[tuple[set[str], int]]]] = dataclasses.field(
@@ -101,7 +106,7 @@ class Desk:
         """Room came back: what did not fit may fit now."""
         self.refused, self.standings, self.hopes = {}, {}, {}
         self.columns, self.members, self.starting, self.seen = {}, {}, {}, 0
-        self.borrowed, self.starts = {}, {}
+        self.borrowed, self.branches, self.starts = {}, {}, {}
 
 
 def within_queue(cycle: Cycle, ask: Ask, shortage: Shortage) -> bool:
@@ -144,9 +149,14 @@ def _look_again(cycle: Cycle, *, withholding: bool) -> bool:
     desk.withholding = withholding
     _forget(cycle)
     for key, over in list(desk.entitled.items()):
-        unit = models.permitted(cycle.scene.cluster, cycle.tree, cycle.snapshot.waiting[key])
-        if key in cycle.placements or key in cycle.nominations or not isinstance(unit, Unit):
+        asked = cycle.workload(key)
+        if asked is None or key in cycle.placements or key in cycle.nominations:
             continue
+        unit = models.permitted(cycle.scene.cluster, cycle.tree, asked)
+        if not isinstance(unit, Unit):
+            continue
+        if cycle.barred(unit) is not None:
+            continue  # its user may hold no more by now
         if _attempt(cycle, cycle.ask(unit), over, None):
             found = True
             _forget(cycle)
@@ -282,19 +292,20 @@ def _rank(cycle: Cycle, unit: Unit) -> order.Key:
 
 
 def _may_be_inside(cycle: Cycle, queue: str, need: Sums, standing: Standing) -> bool:
-    """Whether the queue would be inside its guarantee if all were gone that must go, or that the
-    unit outranks."""
-    tree = cycle.tree
-    own, used, concerned = tree.guarantee[queue], tree.used[queue], False
+    """Whether the queue would be inside its guarantee if all were gone that must go, that the unit
+    outranks, or that queues below it may have to give back."""
+    tree, concerned = cycle.tree, False
+    own, used = tree.guarantee[queue], tree.used[queue]
     if not own:
         return False
     left, held = cycle.departures.left().get(queue, {}), standing.held
-    for resource, asked in need.items():
-        if asked and resource in tree.guaranteed:
+    for resource, amount in own.items():
+        asked = need.get(resource, 0)
+        if asked:
             stays = used.get(resource, 0) - held.get(resource, 0) - left.get(resource, 0)
-            if stays + asked > own.get(resource, 0):
+            if stays - tree.preemptible_below(queue, resource) + asked > amount:
                 return False
-            concerned = concerned or resource in own
+            concerned = True
     return concerned
 
 
@@ -317,12 +328,12 @@ def _hope(
 
     if outlook is not None and outlook.most_later(cluster, shape, level, beside) >= failure.wanted:
         return True
-    return victims.most_with(cluster, own, shape, level, beside) >= failure.wanted
+    return bounds.most_with(cluster, own, shape, level, beside) >= failure.wanted
 
 
 def _find_room(cycle: Cycle, ask: Ask, over: frozenset[str], *, entitled: bool) -> bool:
     unit = ask.unit
-    claim = _claim(cycle, ask, over, entitled=entitled)
+    claim = claim_of(cycle, ask, over, entitled=entitled)
     key = (unit.queue, _rank(cycle, unit), claim.scarce, claim.inside)
     hope = cycle.desk.hopes.get(key)
     if hope is not None and not freeing.has_hope(cycle, unit, hope):
@@ -331,10 +342,8 @@ def _find_room(cycle: Cycle, ask: Ask, over: frozenset[str], *, entitled: bool) 
     anyway = claim.inside or victims.has_outranked(cycle, claim)
     if anyway and _count_on_others(cycle, claim):
         return True
-    pool = victims.pool(cycle, claim)
-    if not len(pool):
-        return False
-    if not anyway and _count_on_others(cycle, claim):
+    pool = reclaim.pool(cycle, claim)
+    if not anyway and len(pool) and _count_on_others(cycle, claim):
         return True
     outlook = cycle.departures.outlook()
     base = outlook.worst if outlook is not None else cycle.scene.cluster
@@ -343,16 +352,15 @@ def _find_room(cycle: Cycle, ask: Ask, over: frozenset[str], *, entitled: bool) 
     def trial_of(part: Pool) -> Trial:
         return Trial(cycle, claim, part, base, quota=quota)
 
-    allowed = pool.protected <= cycle.now
-    plan = freeing.plan(trial_of, pool, allowed, models.in_turn(unit))
-    if plan is not None:
-        _commit(cycle, unit, pool, plan)
+    chances = preemption_plan.Chances(cycle, claim, trial_of, pool)
+    found = chances.plan(cycle.now)
+    if found is not None:
+        _commit(cycle, unit, *found)
         return True
-    trial = trial_of(pool)
-    protected = "" if trial.suffices(allowed) else _why_protected(trial)
-    cycle.desk.why = protected or NOT_ENOUGH
-    if entitled:
-        cycle.desk.hopes[key] = freeing.without(cycle, base, pool)
+    if len(pool) or len(chances.everybody):
+        cycle.desk.why = chances.why_protected() or NOT_ENOUGH
+        if entitled:
+            cycle.desk.hopes[key] = freeing.without(cycle, base, chances.everybody)
     return False
 
 
@@ -361,8 +369,8 @@ def _find_left(cycle: Cycle, ask: Ask, over: frozenset[str], *, entitled: bool) 
     outlook = cycle.departures.outlook()
     if outlook is None or not _may_suffice(cycle, ask.unit, outlook):
         return False
-    claim = _claim(cycle, ask, over, entitled=entitled)
-    anybody = claim.inside or victims.has_outranked(cycle, claim) or victims.pool(cycle, claim)
+    claim = claim_of(cycle, ask, over, entitled=entitled)
+    anybody = claim.inside or victims.has_outranked(cycle, claim) or reclaim.pool(cycle, claim)
     return bool(anybody) and _count_on_others(cycle, claim)
 
 
@@ -390,14 +398,14 @@ def _may_suffice(cycle: Cycle, unit: Unit, outlook: Outlook) -> bool:
     )
 
 
-def _claim(cycle: Cycle, ask: Ask, over: frozenset[str], *, entitled: bool) -> Claim:
+def claim_of(cycle: Cycle, ask: Ask, over: frozenset[str], *, entitled: bool) -> Claim:
     """What the unit may ask for, by what can be counted on."""
     unit, need, tree = ask.unit, ask.need, cycle.tree
     if entitled or tree.is_bound(unit.queue, firm=not unit.preemptible):
         tree = cycle.departures.tree_at_worst()
-    scarce = over | victims.scarce_resources(cycle, unit) if entitled else over
+    scarce = victims.scarce_resources(cycle, unit, over) if entitled else frozenset[str]()
     inside = entitled and tree.inside(unit.queue, need)
-    departed, repaired = _departed(cycle), _repaired(cycle)
+    departed, repaired = _departed(cycle), _repaired(cycle, unit)
     return Claim(unit, need, scarce, tree, inside, departed, repaired, _starting(cycle))
 
 
@@ -409,13 +417,12 @@ def _departed(cycle: Cycle) -> dict[str, list[Piece]]:
     return found
 
 
-def _repaired(cycle: Cycle) -> dict[str, list[str]]:
-    """By queue: who was just repaired."""
-    desk, found = cycle.desk, dict[str, list[str]]()
-    if desk.repaired is None:
-        desk.repaired = [key for key in cycle.placements if key in cycle.snapshot.running]
-    for key in desk.repaired:
-        found.setdefault(cycle.snapshot.running[key].unit.queue, []).append(key)
+def _repaired(cycle: Cycle, preemptor: Unit) -> dict[str, list[str]]:
+    """By queue: gangs that are being completed, or ask for it."""
+    found = dict[str, list[str]]()
+    for key, unit in cycle.missing.items():
+        if key in cycle.placements or key in cycle.nominations or key == preemptor.key:
+            found.setdefault(unit.queue, []).append(key)
     return found
 
 
@@ -433,23 +440,10 @@ def _starting(cycle: Cycle) -> dict[str, list[tuple[Unit, Sums]]]:
     if cycle.nominations:
         found = {queue: list(units) for queue, units in found.items()}
         for key in sorted(cycle.nominations):
-            unit = cycle.snapshot.waiting[key]
-            found.setdefault(unit.queue, []).append((unit, cycle.need(unit)))
+            gainer = cycle.workload(key)
+            if gainer is not None:
+                found.setdefault(gainer.queue, []).append((gainer, cycle.need(gainer)))
     return found
-
-
-def _why_protected(trial: Trial) -> str:
-    """If only minimum runtimes are in the way, asks for a decision as soon as enough of them are
-    over, and says when that is."""
-    protected, now = trial.pool.protected, trial.cycle.now
-    moments = np.unique(protected[protected > now])
-    last = len(moments) - 1
-    if last < 0 or not trial.suffices(protected <= moments[last]):
-        return ""
-    first = freeing.first_that(lambda n: trial.suffices(protected <= moments[n]), 0, last)
-    due = float(moments[first])
-    trial.cycle.wake.append(due)
-    return f"{_PROTECTED}, not over for enough of them before {verdicts.moment(due)}"
 
 
 # --- what was decided ---------------------------------------------------------------------------
@@ -457,14 +451,19 @@ def _why_protected(trial: Trial) -> str:
 
 def _commit(cycle: Cycle, unit: Unit, pool: Pool, plan: Plan) -> None:
     freed, before = dict[str, Sums](), len(cycle.evictions)
+    right = "entitled to" if cycle.tree.shares_are_owed else "guaranteed"
     reasons = {unit.queue: f"a unit that comes before it in queue {unit.queue} needs the room"}
+    surplus = f"its surplus is needed for the minimum of a workload of queue {unit.queue}"
+    rightful = np.flatnonzero(plan.gone & (pool.kind != YIELDING)).tolist()
+    by_right = {pool.pieces[i].key for i in rightful}
     for piece in _who_goes(cycle, pool, plan):
         if piece.key in cycle.snapshot.waiting:
             cycle.withdraw(piece.key)
             continue
         members = tuple([(seat.role, seat.index) for seat in piece.seats])
         queue = piece.running.unit.queue
-        reason = reasons.setdefault(queue, f"queue {unit.queue} takes back what it is guaranteed")
+        reason = reasons.setdefault(queue, f"queue {unit.queue} takes back what it is {right}")
+        reason = reason if piece.key in by_right else surplus
         cycle.evictions.append(Eviction(piece.key, members, unit.key, reason))
         queues.add(freed.setdefault(queue, {}), piece.held)
     if len(cycle.evictions) > before:
@@ -474,11 +473,12 @@ def _commit(cycle: Cycle, unit: Unit, pool: Pool, plan: Plan) -> None:
     may = not cycle.over_space(unit) and not cycle.tree.shortage(
         unit.queue, cycle.need(unit), firm=not unit.preemptible
     )
-    if not freed and may and sit_down(cycle.scene.cluster, unit, plan.seats):
-        cycle.commit(unit, plan.seats)
+    seats = repair.numbered(cycle, unit.key, plan.seats)
+    if not freed and may and sit_down(cycle.scene.cluster, unit, seats):
+        cycle.commit(unit, seats)
         return
-    cycle.nominations[unit.key] = Nomination(unit.key, plan.seats)
-    cycle.hold(unit, plan.seats)
+    cycle.nominations[unit.key] = Nomination(unit.key, seats)
+    cycle.hold(unit, seats)
     cycle.foresight.somebody_counts_on_others()
     cycle.scene.cluster.settle()
     message = _told_from_where(cycle.need(unit), freed)

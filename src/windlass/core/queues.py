@@ -4,15 +4,16 @@ Amounts are small dictionaries and the tree is shallow, so this is plain Python:
 faster than arrays. `used` of a queue includes the queues below it.
 
 A queue's *guarantee* comes back to it on demand. What others do not use may be borrowed up to the
-*limit*, except what they do not *lend*. Guarantees that add up to more than there is shrink in
-proportion.
+*limit*, except what they do not *lend*. Guarantees that add up to more than there is are granted to
+some queues after others (`core.overcommit`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+from windlass.core import overcommit
 from windlass.core.facts import Amounts, Queue
 from windlass.kinds.reasons import Reason
 
@@ -42,7 +43,7 @@ class Shortage:
 class Tree:
     def __init__(self, queues: Iterable[Queue], capacity: Amounts) -> None:
         self.queues = {queue.name: queue for queue in queues}
-        self.capacity = dict(capacity)
+        self.capacity = {resource: int(amount) for resource, amount in capacity.items()}
         self.broken = _broken(self.queues)
         """Queue -> why it cannot be used: a cycle, a parent that does not exist."""
         self._paths = {name: self._path_of(name) for name in self.queues}
@@ -51,7 +52,14 @@ class Tree:
         self.children: dict[str, list[str]] = {}
         for name in sorted(self.queues):
             self.children.setdefault(self.queues[name].parent, []).append(name)
-        self.guarantee = self._fitting_guarantees()
+        self.promised = {name: self._promise(name) for name in self.queues}
+        """What each branch is guaranteed as written: its own, or its children's if that is more."""
+        self.is_overcommitted = self._is_overcommitted()
+        self.served: Mapping[str, float] = {}
+        """Queue -> its use of late, in seconds of dominant share."""
+        self.used: dict[str, Sums] = {name: {} for name in self.queues}
+        """What is in here is never changed, only replaced, so that forks share it."""
+        self.guarantee = self._granted()
         self.guaranteed = frozenset(r for sums in self.guarantee.values() for r in sums)
         """Resources that are guaranteed to anybody; only these can be borrowed."""
         limited = (r for queue in self.queues.values() for r in queue.limit)
@@ -59,16 +67,21 @@ class Tree:
         """Resources that any rule is about."""
         self.withholding = self._who_withholds()
         """Resource -> queues that do not lend all of it, and those above them."""
+        self.shares_are_owed = False
+        """Whether entitlements count as guarantees for this decision (`core.fairshare`)."""
         self._shares: dict[str, int] = {}
         self._on_models: dict[str, tuple[str, ...]] = {}
         self._bound: dict[str, bool] = {}
-        self._past = {name: int(q.past_use * SHARE_UNIT) for name, q in self.queues.items()}
+        self._past: dict[str, int] = {}
+        """Queue -> share that its past use adds to what it holds now; below 0: it is owed some."""
         self._moves = dict.fromkeys(self.queues, 0)
         """Queue -> how often what it holds changed."""
-        self.used: dict[str, Sums] = {name: {} for name in self.queues}
-        """What is in here is never changed, only replaced, so that forks share it."""
+        self.generation = 0
+        """How often what any queue holds changed."""
         self.firm: dict[str, Sums] = {name: {} for name in self.queues}
         """The same of what units that cannot be preempted hold."""
+        self._committed: tuple[dict[str, Sums], Sums] | None = None
+        """Loads and commitments, once asked for; what is in here is replaced, never changed."""
         self.total: Sums = {}
 
     def fork(self) -> Tree:
@@ -78,12 +91,24 @@ class Tree:
         twin._shares, twin._moves = dict(self._shares), dict(self._moves)
         return twin
 
+    def with_guarantees(self, guarantees: Mapping[str, Sums]) -> Tree:
+        """A fork in which queues have other guarantees."""
+        twin = self.fork()
+        twin.guarantee = {name: guarantees.get(name, own) for name, own in self.guarantee.items()}
+        twin.guaranteed = frozenset(r for sums in twin.guarantee.values() for r in sums)
+        twin.ruled = tuple(sorted({*self.ruled, *twin.guaranteed}))
+        twin._bound, twin._on_models, twin._committed = {}, {}, None
+        twin.shares_are_owed = True
+        return twin
+
     def resized(self, capacity: Amounts) -> Tree:
         """The same queues, with what they hold, in a cluster of another size."""
         if capacity == self.capacity:
             return self
         twin = Tree(self.queues.values(), capacity)
         twin.used, twin.firm, twin.total = self.used, self.firm, self.total
+        twin._past = self._past
+        twin.put_served(self.served)
         return twin
 
     def empty(self) -> Tree:
@@ -91,14 +116,14 @@ class Tree:
         twin = object.__new__(Tree)
         twin.__dict__.update(self.__dict__)
         twin.used = {name: {} for name in self.queues}
-        twin.firm = {name: {} for name in self.queues}
+        twin.firm, twin._committed = {name: {} for name in self.queues}, None
         twin.total, twin._shares, twin._moves = {}, {}, dict(self._moves)
         return twin
 
     def less(self, one: Tree, other: Tree) -> Tree:
         """A fork in which every queue holds less, by the less of what it holds in two others."""
         twin = self.fork()
-        twin._shares = {}
+        twin._shares, twin._committed = {}, None
         for mine, first, second in (
             (twin.used, one.used, other.used),
             (twin.firm, one.firm, other.firm),
@@ -138,12 +163,15 @@ class Tree:
     # --- accounting
 
     def add(self, name: str, amounts: Mapping[str, int], *, firm: bool, sign: int = 1) -> None:
+        self.generation += 1
         for queue in self._paths.get(name, ()):
             self.used[queue] = _sum(self.used[queue], amounts, sign)
             self._shares.pop(queue, None)
             self._moves[queue] += 1
             if firm:
                 self.firm[queue] = _sum(self.firm[queue], amounts, sign)
+        if firm and name in self._paths:
+            self._commit(self._paths[name], amounts, sign)
         add(self.total, amounts, sign)
 
     # --- may it start
@@ -174,16 +202,58 @@ class Tree:
         return barred or self._lending_shortage(path, need)
 
     def _firm_shortage(self, path: tuple[str, ...], need: Mapping[str, int]) -> Shortage | None:
-        """Against the guarantee of the queue and of all above it: those below a queue may have
-        been promised what units in the queue itself hold firmly."""
-        for name in path:
-            for resource in sorted(self.guaranteed):
-                asked = need.get(resource, 0)
-                own = self.guarantee[name].get(resource, 0)
-                left = own - self.firm[name].get(resource, 0)
-                if asked > max(0, left):
-                    return Shortage("guarantee", name, resource, asked, max(0, left), own)
+        """Whether what non-preemptible workloads hold would reach into what is guaranteed to other
+        queues. Within the guarantees on its path a workload commits nothing more; beyond them it
+        may use what is committed to nobody."""
+        for resource in sorted(self.guaranteed):
+            asked = need.get(resource, 0)
+            if not asked:
+                continue
+            loads, total = self._commitments()
+            slack = sum(
+                max(0, self.guarantee[name].get(resource, 0) - loads[name].get(resource, 0))
+                for name in path
+            )
+            left = slack + max(0, self.capacity.get(resource, 0) - total.get(resource, 0))
+            if asked > left:
+                own = self.guarantee[path[0]].get(resource, 0)
+                return Shortage("guarantee", path[0], resource, asked, left, own)
         return None
+
+    def _commitments(self) -> tuple[dict[str, Sums], Sums]:
+        """The commitment of a queue is its guarantee, or its load if that is more: what its own
+        non-preemptible workloads hold and what its children are committed to. Returns the load of
+        every queue and the commitments of all roots together."""
+        if self._committed is None:
+            loads: dict[str, Sums] = {name: {} for name in self.queues}
+            total: Sums = {}
+            for name in sorted(self.queues, key=lambda each: -len(self._paths[each])):
+                load, tree = loads[name], name not in self.broken
+                add(load, self.firm[name])
+                for child in self.children.get(name, ()) if tree else ():
+                    add(load, self.firm[child], -1)
+                above = loads.get(self.queues[name].parent, total) if tree else total
+                for resource in load.keys() | self.guarantee[name].keys():
+                    amount = max(load.get(resource, 0), self.guarantee[name].get(resource, 0))
+                    above[resource] = above.get(resource, 0) + amount
+            self._committed = (loads, total)
+        return self._committed
+
+    def _commit(self, path: Sequence[str], amounts: Mapping[str, int], sign: int) -> None:
+        """Follows a non-preemptible workload that came or went, level by level."""
+        if self._committed is None or path[0] in self.broken:
+            self._committed = None
+            return
+        loads, total = dict(self._committed[0]), self._committed[1]
+        more: Mapping[str, int] = amounts
+        for name in path:
+            before, own = loads[name], self.guarantee[name]
+            loads[name] = after = _sum(before, more, sign)
+            more = {
+                r: sign * (max(own.get(r, 0), after[r]) - max(own.get(r, 0), before.get(r, 0)))
+                for r in more
+            }
+        self._committed = (loads, _sum(total, more, sign))
 
     def _lending_shortage(self, path: tuple[str, ...], need: Mapping[str, int]) -> Shortage | None:
         name = path[0]
@@ -202,17 +272,54 @@ class Tree:
         return None
 
     def inside(self, name: str, need: Mapping[str, int]) -> bool:
-        """Whether the queue would stay within its guarantee: then it may take back what is lent."""
-        own, used, concerned = self.guarantee[name], self.used[name], False
-        if not own:
-            return False
-        guaranteed = self.guaranteed
-        for resource, asked in need.items():
-            if asked and resource in guaranteed:
-                if used.get(resource, 0) + asked > own.get(resource, 0):
+        """Whether the queue stays within its guarantee with this need. Only resources that the
+        queue itself is guaranteed count, and the need must include at least one of them: what
+        other queues are guaranteed of other resources does not weaken this guarantee."""
+        used, concerned = self.used[name], False
+        for resource, own in self.guarantee[name].items():
+            asked = need.get(resource, 0)
+            if asked:
+                if used.get(resource, 0) + asked > own:
                     return False
-                concerned = concerned or resource in own
+                concerned = True
         return concerned
+
+    def may_reclaim(self, name: str, need: Mapping[str, int], levels: Iterable[str]) -> bool:
+        """Whether the queue may reclaim for this need: it stays within its guarantee, and so do
+        these queues above it in the resources that the queue itself is guaranteed."""
+        if not self.inside(name, need):
+            return False
+        counted = [(r, need[r]) for r in self.guarantee[name] if need.get(r)]
+        return all(
+            self.used[level].get(r, 0) + asked <= self.guarantee[level].get(r, 0)
+            for level in levels
+            if level != name
+            for r, asked in counted
+        )
+
+    def direct(self, sums: Mapping[str, Mapping[str, int]], name: str, resource: str) -> int:
+        """Of an amount by queue, what belongs to the queue itself and to none below it."""
+        below = sum(sums[child].get(resource, 0) for child in self.children.get(name, ()))
+        return sums[name].get(resource, 0) - below
+
+    def preemptible_below(self, name: str, resource: str) -> int:
+        """What preemptible workloads in queues below this one hold."""
+        return sum(
+            self.used[child].get(resource, 0) - self.firm[child].get(resource, 0)
+            for child in self.children.get(name, ())
+        )
+
+    def displaces(self, name: str, need: Mapping[str, int]) -> bool:
+        """Whether a non-preemptible need would push preemptible workloads of the queue, or of one
+        above it, out of the guarantee inside which they run."""
+        for queue in self._paths[name]:
+            used, firm = self.used[queue], self.firm[queue]
+            for resource, own in self.guarantee[queue].items():
+                fixed = firm.get(resource, 0)
+                exposed = used.get(resource, 0) - fixed  # what could be reclaimed
+                if min(exposed, own - fixed) > max(0, own - fixed - need.get(resource, 0)):
+                    return True
+        return False
 
     def _inside(self, name: str, resource: str, asked: int) -> bool:
         own = self.guarantee[name].get(resource, 0)
@@ -242,31 +349,65 @@ class Tree:
 
     # --- whose turn
 
+    def put_past_shares(self, shares: Mapping[str, float]) -> None:
+        """What past use adds to the share of each queue, as a part of the cluster."""
+        self._past = {name: round(share * SHARE_UNIT) for name, share in shares.items()}
+
+    def put_served(self, seconds: Mapping[str, float]) -> None:
+        """What each queue used of late, in seconds of dominant share."""
+        self.served = seconds
+
+    def settled(self) -> Tree:
+        """Itself, once a decision begins: where guarantees add up to more than there is, it is
+        found out whose turn it is, by what queues hold now and were served before."""
+        if self.is_overcommitted and (granted := self._granted()) != self.guarantee:
+            self.guarantee, self._committed = granted, None
+            self.withholding, self._bound, self._on_models = self._who_withholds(), {}, {}
+            self._moves = {name: moves + 1 for name, moves in self._moves.items()}
+            self.generation += 1
+        return self
+
     def rank(self, name: str, need: Mapping[str, int]) -> tuple[int, ...]:
         """Smaller is first: at every level from the top, those inside their guarantee, then those
-        with the smallest weighted share counted with what they ask for now."""
+        with the smallest weighted share. What is asked for now is not part of the share: queues
+        below a common parent would be compared by the size of their heads there."""
         rank: list[int] = []
         for queue in reversed(self._paths[name]):
-            rank += (0 if self.inside(queue, need) else 1, self.share(queue, need))
+            rank += (0 if self.inside(queue, need) else 1, self.share(queue))
         return tuple(rank)
 
     def last_move(self, name: str) -> int:
         """Another number whenever a rank of the queue may have changed."""
         return self._moves[self._paths[name][-1]]  # what any of them holds, the last holds too
 
-    def share(self, name: str, more: Mapping[str, int] = {}) -> int:
-        """The largest part of any resource that the queue holds, against its weight."""
-        used, capacity = self.used[name], self.capacity
+    def share(self, name: str) -> int:
+        """The dominant share of the queue with its past use, against its weight."""
+        return (self.dominant_share(name) + self._past.get(name, 0)) // self.queues[name].weight
+
+    def dominant_share(self, name: str) -> int:
+        """The largest part of any resource that the queue holds, in millionths of the cluster."""
         largest = self._shares.get(name)
         if largest is None:
-            largest = self._shares[name] = self._largest(used)
-        for resource, amount in more.items():
-            whole = capacity.get(resource, 0)
-            if whole > 0:
-                part = (used.get(resource, 0) + amount) * SHARE_UNIT // whole
-                if part > largest:
-                    largest = part
-        return (largest + self._past[name]) // self.queues[name].weight
+            largest = self._shares[name] = self._largest(self.used[name])
+        return largest
+
+    def share_with(self, name: str, change: Mapping[str, int]) -> int:
+        """The same once its use has changed by so much."""
+        return (
+            self._largest(_sum(self.used[name], change, 1)) if change else self.dominant_share(name)
+        )
+
+    def dominant_part(self, amounts: Mapping[str, int]) -> int:
+        """The largest part of any resource of the cluster, in millionths."""
+        return self._largest(amounts)
+
+    def held_share(self, name: str) -> float:
+        """The dominant share that the queue holds now, as a part of the cluster."""
+        return self.dominant_share(name) / SHARE_UNIT
+
+    def share_of(self, name: str, amounts: Mapping[str, int]) -> int:
+        """The share that the queue would have if it held these amounts."""
+        return (self._largest(amounts) + self._past.get(name, 0)) // self.queues[name].weight
 
     def _largest(self, amounts: Mapping[str, int]) -> int:
         capacity, largest = self.capacity, 0
@@ -291,22 +432,19 @@ class Tree:
             name = self.queues[name].parent
         return tuple(path)
 
-    def _fitting_guarantees(self) -> dict[str, Sums]:
-        """Guarantees as written, or shrunk in proportion where the roots' add up to too much."""
-        roots = [name for name, queue in self.queues.items() if queue.parent not in self.queues]
-        promised: Sums = {}
-        for name in roots:
-            add(promised, self._promise(name), 1)
-        found = {}
-        for name in self.queues:
-            found[name] = {
-                resource: amount * self.capacity.get(resource, 0) // promised[resource]
-                if promised.get(resource, 0) > self.capacity.get(resource, 0)
-                else amount
-                for resource, amount in self._promise(name).items()
-                if amount > 0
-            }
-        return found
+    def _is_overcommitted(self) -> bool:
+        total: Sums = {}
+        for name, queue in self.queues.items():
+            if queue.parent not in self.queues:
+                add(total, self.promised[name])
+        return any(amount > self.capacity.get(r, 0) for r, amount in total.items())
+
+    def _granted(self) -> dict[str, Sums]:
+        """Guarantees as written, or what is granted of them where there is too little for all."""
+        found = self.promised
+        if self.is_overcommitted:
+            found = overcommit.granted(self, self.served)
+        return {name: {r: n for r, n in sums.items() if n > 0} for name, sums in found.items()}
 
     def _who_withholds(self) -> dict[str, set[str]]:
         """Resource -> queues that, or below which some, do not lend all of their guarantee."""

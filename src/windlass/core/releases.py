@@ -309,13 +309,15 @@ class Ledger:
             self.refresh(cycle)
         return self._believed
 
-    def next_ends(self, cycle: Cycle) -> Iterator[float]:
-        """Of those it knows, when something else is believed of any end, told more than once."""
+    def next_ends(self, cycle: Cycle, until: float) -> Iterator[float]:
+        """Of the ends that it expects up to a time, when the first of them is estimated anew if the
+        workload has not ended."""
         if self._own is None:
             self.refresh(cycle)
         for members, _ in self._lanes:
-            yield members.believed_until
-            yield from members.times[np.searchsorted(members.times, cycle.now, side="right") :][:1]
+            yield members.believed_until(until)
+            nearest = members.times[np.searchsorted(members.times, cycle.now, side="right") :][:1]
+            yield from nearest[nearest <= until]
 
     def times(self, after: float, before: float) -> Times:
         """When room comes back, strictly between two moments, ascending."""
@@ -423,8 +425,8 @@ class _Lane:
     def __init__(self, table: Table, now: float, skipped: list[int]) -> None:
         self._values = table.values
         self._order, self.times = table.in_order()
-        self.believed_until = float("inf")
-        """When the next of those who are late is looked at again."""
+        self._late: tuple[Times, Times] | None = None
+        """Estimated ends of workloads that are late, and when each is estimated anew."""
         if skipped:
             stays = np.ones(self._values.shape[1], np.bool_)
             stays[skipped] = False
@@ -433,10 +435,17 @@ class _Lane:
         if len(self.times) and self.times[0] <= now:
             late = int(np.searchsorted(self.times, now, side="right"))
             ends = self.times[:late][~np.isneginf(self.times[:late])]
-            self.believed_until = float(looks.beliefs_end(ends, now).min(initial=np.inf))
+            self._late = (looks.ends_believed(ends, now), looks.beliefs_end(ends, now))
             times = np.concatenate([_effective(self.times[:late], now), self.times[late:]])
             order = np.argsort(times, kind="stable")
             self._order, self.times = self._order[order], times[order]
+
+    def believed_until(self, until: float) -> float:
+        """When the first late workload is estimated anew that is expected to end by a time."""
+        if self._late is None:
+            return float("inf")
+        ends, anew = self._late
+        return float(anew[ends <= until].min(initial=np.inf))
 
     def between(self, after: float, until: float) -> Ints:
         lo = int(np.searchsorted(self.times, after, side="right"))

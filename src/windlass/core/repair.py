@@ -1,28 +1,37 @@
 """A gang that lost members is completed before anybody new starts.
 
-Until it is whole again it wastes what it holds. Missing members go near the rest: inside the
-domain that the unit's topology requires.
+Until it is whole again it wastes what it holds. Its missing members are a workload of their own,
+with the rights that the gang had when it waited: they may preempt, get a nomination, stay out of
+capacity that is reserved for others, and get a verdict where they cannot be placed. They go near
+the rest: inside the domain that the topology of the gang requires.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from windlass.core import amounts, models, place
-from windlass.core.facts import Placement, Running, Seat, Unit
-from windlass.core.place import Failure, Mask, Wish
+import numpy as np
+
+from windlass.core import models, preempt, quota_forecast, reserve, userlimits, verdicts
+from windlass.core.facts import Running, Seat, Unit, Verdict
+from windlass.core.place import Failure, Mask
+from windlass.core.queues import Shortage
 
 if TYPE_CHECKING:
-    from windlass.core.cycle import Cycle
+    from windlass.core.cycle import Ask, Cycle
 
 
 def repair(cycle: Cycle) -> None:
-    for key in sorted(cycle.snapshot.roster.growing):
-        running = cycle.running[key]
-        missing = missing_members(running)
-        if missing:
-            _complete(cycle, running, missing)
+    evicted = {eviction.unit for eviction in cycle.evictions}
+    for key, missing in cycle.missing.items():
+        if key in cycle.placements or key in cycle.nominations or key in evicted:
+            continue  # capacity was nominated to it before, or it must leave a reservation
+        verdict = _complete(cycle, cycle.running[key], missing)
+        if verdict is not None:
+            cycle.verdicts[key] = _incomplete(cycle.running[key], verdict)
+            cycle.unresolved |= not verdict.resolved
 
 
 def missing_members(running: Running) -> dict[str, list[int]]:
@@ -39,59 +48,102 @@ def missing_members(running: Running) -> dict[str, list[int]]:
     return found
 
 
-def _complete(cycle: Cycle, running: Running, missing: dict[str, list[int]]) -> None:
-    unit = running.unit
-    wishes = _permitted(cycle, unit, missing)
-    need = amounts.of_wishes(cycle.scene.cluster, wishes)
-    if not wishes or (
-        unit.queue in cycle.tree.queues
-        and cycle.tree.shortage(unit.queue, need, firm=not unit.preemptible)
-    ):
-        return  # others used its quota meanwhile
-    if cycle.spaces.shortage(unit.namespace, need, sum(wish.count for wish in wishes)):
-        return
-    answer = _beside_the_rest(cycle, running, wishes)
-    if isinstance(answer, Failure):
-        return
-    numbers = {name: iter(indexes) for name, indexes in missing.items()}
-    seats = tuple(Seat(s.role, next(numbers[s.role]), s.node, s.grants) for s in answer)
-    cycle.scene.cluster.settle()
-    cycle.scene.crowd.seat(unit, seats)
-    held = amounts.of_seats(cycle.scene.cluster, unit.roles, seats)
-    cycle.tree.add(unit.queue, held, firm=not unit.preemptible)
-    cycle.spaces.add(unit.namespace, held, len(seats))
-    cycle.placements[unit.key] = Placement(unit.key, seats)
-    cycle.running[unit.key] = dataclasses.replace(running, seats=(*running.seats, *seats))
+def incomplete(cycle: Cycle) -> dict[str, Unit]:
+    """By key, the missing members of gangs that run, as workloads that wait."""
+    found: dict[str, Unit] = {}
+    for key in sorted(cycle.snapshot.roster.growing):
+        running = cycle.snapshot.running[key]
+        missing = missing_members(running)
+        if missing:
+            found[key] = _rest(cycle, running, missing)
+    return found
 
 
-def _permitted(cycle: Cycle, unit: Unit, missing: dict[str, list[int]]) -> list[Wish]:
-    """The missing members, with only those models of which its queue may use so many more; nothing
-    if there is none."""
-    roles = tuple(
-        dataclasses.replace(role, least=len(missing[role.name]))
-        for role in unit.roles
-        if role.name in missing
-    )
-    rest = dataclasses.replace(unit, roles=roles)
-    if unit.queue not in cycle.tree.queues:
-        return place.least_of(rest)
-    narrowed = models.permitted(cycle.scene.cluster, cycle.tree, rest)
-    return place.least_of(narrowed) if isinstance(narrowed, Unit) else []
+def numbered(cycle: Cycle, key: str, seats: Iterable[Seat]) -> tuple[Seat, ...]:
+    """Seats of a workload by the indexes that its members have: those of a gang that is completed
+    take the indexes of the members it lost."""
+    running = cycle.snapshot.running.get(key)
+    if running is None:
+        return tuple(seats)
+    numbers = {name: iter(indexes) for name, indexes in missing_members(running).items()}
+    return tuple(Seat(s.role, next(numbers[s.role]), s.node, s.grants) for s in seats)
 
 
-def _beside_the_rest(
-    cycle: Cycle, running: Running, wishes: list[Wish]
-) -> tuple[Seat, ...] | Failure:
-    """Seats in the domain where the others are; elsewhere only if that was merely preferred."""
-    unit, scene = running.unit, cycle.scene
-    anywhere = dataclasses.replace(unit, topology=None)
-    scene.within = _domain(cycle, running)
-    answer = place.place(scene, anywhere, wishes)
-    if isinstance(answer, Failure) and near(cycle, running) is None:
+def are_missing(cycle: Cycle, key: str, seats: Iterable[Seat]) -> bool:
+    """Whether none of these members runs already."""
+    running = cycle.snapshot.running.get(key)
+    there = {(seat.role, seat.index) for seat in running.seats} if running is not None else set()
+    return there.isdisjoint((seat.role, seat.index) for seat in seats)
+
+
+def _rest(cycle: Cycle, running: Running, missing: dict[str, list[int]]) -> Unit:
+    names, roles = _names_near(cycle, running), []
+    for role in running.unit.roles:
+        count = len(missing.get(role.name, ()))
+        if count:
+            rest = role if cycle.windows is None else cycle.windows.growing(running, role)
+            constraint = rest.constraint
+            if names is not None:
+                known = constraint.names
+                both = names if known is None else names & known
+                constraint = dataclasses.replace(constraint, names=both)
+            roles.append(dataclasses.replace(rest, least=count, most=count, constraint=constraint))
+    return dataclasses.replace(running.unit, roles=tuple(roles), topology=None)
+
+
+def _complete(cycle: Cycle, running: Running, missing: Unit) -> Verdict | None:
+    """Why the members cannot be placed; None: they are, or capacity is being freed for them."""
+    tree, unit = cycle.tree, missing
+    if unit.queue not in tree.queues:
+        failure = _place(cycle, running, cycle.ask(unit))
+        return verdicts.no_room(cycle, unit, failure) if failure is not None else None
+    may_preempt = cycle.barred(unit) is None
+    over = cycle.over_space(unit)
+    if over is not None:
+        return verdicts.over_space(unit, over)
+    narrowed = models.permitted(cycle.scene.cluster, tree, unit)
+    if isinstance(narrowed, Shortage):
+        return verdicts.over_quota(unit, narrowed)
+    ask = cycle.ask(narrowed)
+    short = tree.shortage(unit.queue, ask.need, firm=not unit.preemptible)
+    if short is not None:
+        if may_preempt and preempt.within_queue(cycle, ask, short):
+            return None
+        return verdicts.over_quota(unit, short)
+    user_short = userlimits.shortage(cycle, unit, ask.wishes, ask.need, workloads=0)
+    if user_short is not None:
+        return verdicts.over_quota(unit, user_short)
+    kept = quota_forecast.shortage_beside(cycle, unit, ask.need, ask.beside) if ask.beside else None
+    if kept is not None:
+        return verdicts.over_quota(unit, kept)
+    failure = _place(cycle, running, ask)
+    if failure is None or (may_preempt and preempt.make_room(cycle, ask, failure)):
+        return None
+    return verdicts.no_room(cycle, narrowed, failure, cycle.desk.why if may_preempt else "")
+
+
+def _place(cycle: Cycle, running: Running, ask: Ask) -> Failure | None:
+    """Starts the members in the domain where the others are; elsewhere only if that was merely
+    preferred."""
+    scene = cycle.scene
+    domain = _domain(cycle, running)
+    failure: Failure | None = None
+    for near_others in dict.fromkeys((domain is not None, False)):
+        scene.within = domain if near_others else None
+        answer = reserve.place_beside(cycle, ask.unit, ask.wishes, ask.end, ask.beside)
         scene.within = None
-        answer = place.place(scene, anywhere, wishes)
-    scene.within = None
-    return answer
+        if not isinstance(answer, Failure):
+            cycle.commit(ask.unit, numbered(cycle, ask.unit.key, answer))
+            return None
+        failure = answer
+    return failure
+
+
+def _incomplete(running: Running, verdict: Verdict) -> Verdict:
+    least = sum(role.least for role in running.unit.roles)
+    count = sum(len(indexes) for indexes in missing_members(running).values())
+    members = f"{count} of {least} members " + ("are" if count > 1 else "is")
+    return dataclasses.replace(verdict, message=f"{members} missing: {verdict.message}")
 
 
 def near(cycle: Cycle, running: Running) -> Mask | None:
@@ -99,6 +151,14 @@ def near(cycle: Cycle, running: Running) -> Mask | None:
     topology = running.unit.topology
     required = topology is not None and topology.required
     return _domain(cycle, running) if required else None
+
+
+def _names_near(cycle: Cycle, running: Running) -> frozenset[str] | None:
+    mask = near(cycle, running)
+    if mask is None:
+        return None
+    nodes = cycle.scene.cluster.nodes
+    return frozenset(nodes[i].name for i in np.flatnonzero(mask).tolist())
 
 
 def _domain(cycle: Cycle, running: Running) -> Mask | None:

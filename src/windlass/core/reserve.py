@@ -14,134 +14,37 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from windlass.core import alike, earliest, order, place, releases, shadows, verdicts
+from windlass.core import (
+    alike,
+    allowance,
+    earliest,
+    looks,
+    overruns,
+    passing,
+    place,
+    quota_forecast,
+    releases,
+    shadows,
+    usage_profile,
+    withdrawals,
+)
 from windlass.core.cluster import Cluster
-from windlass.core.facts import Eviction, Nomination, Reservation, Role, Running, Seat, Unit
+from windlass.core.facts import Reservation, Role, Running, Seat, Unit
 from windlass.core.place import Failure, Scene, Wish
-from windlass.core.queues import Shortage
 from windlass.core.shadows import Held, Stay
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Cycle
 
-FOREVER = float("inf")
+FOREVER = passing.FOREVER
 TRIES = 5
 """Arrangements tried beside promises before the answer is "unresolved"."""
-SEARCHES = 4
-"""Blocked heads of a queue for whom a start is looked for in vain before no more are looked at."""
-PATIENCE = 12.0
-"""Where only who waited long gets a promise: so many times as long as it runs. From 8 to 20 the
-mean is about as short as without promises, or shorter (docs/scheduling.md)."""
 
 
 # --- who stays out of whose room ----------------------------------------------------------------
-
-
-def crossed(cycle: Cycle, unit: Unit, end: float | None) -> tuple[Held, ...]:
-    """Promises that the unit, started now, would run into and must not delay."""
-    if not cycle.reservations:
-        return ()
-    until = stays_until(cycle, unit, end)
-    # A list: this is asked for everybody who waits, more than once.
-    met = [held for held in cycle.reservations if held.start < until]
-    if unit.key in cycle.memory.promised:  # its own is not in its way
-        met = [held for held in met if held.unit.key != unit.key]
-    return tuple(_binding(cycle, unit, met))
-
-
-def binds(cycle: Cycle, unit: Unit, held: Held) -> bool:
-    """Whether a promise counts for the unit: given at an earlier turn of this decision, or not to
-    somebody whom the unit may pass."""
-    return bool(_binding(cycle, unit, [held]))
-
-
-def _binding(cycle: Cycle, unit: Unit, promises: list[Held]) -> list[Held]:
-    """Those that count for the unit. Whom it may pass is whom it could stop if that ran already: in
-    one queue that is the lower priority, between queues who would borrow where the unit takes back
-    its guarantee. The order among equals says who is promised a start; once promised it is kept,
-    whoever comes to stand before it."""
-    earlier = [held for held in promises if not held.fresh]
-    if not earlier:
-        return promises
-    tree, own = cycle.tree, unit.queue
-    passed = [held for held in earlier if held.unit.queue == own]
-    if passed:
-        queue = cycle.queue_of(unit)
-        mine = order.priority(queue, unit)
-        passed = [held for held in passed if mine > order.priority(queue, held.unit)]
-    if tree.inside(own, cycle.need(unit)):
-        others = [held for held in earlier if held.unit.queue != own]
-        passed += [
-            held for held in others if not tree.inside(held.unit.queue, cycle.need(held.unit))
-        ]
-    return [held for held in promises if held not in passed] if passed else promises
-
-
-def stays_until(cycle: Cycle, unit: Unit, end: float | None) -> float:
-    """When it is gone: unknown is never, unless the policy has it stopped for promises."""
-    if end is not None:
-        return end
-    stopped = cycle.policy.unknown_runtime == "preemptible" and unit.preemptible
-    return cycle.now if stopped else FOREVER
-
-
-def shortage(
-    cycle: Cycle, unit: Unit, need: Mapping[str, int], beside: Sequence[Held]
-) -> Shortage | None:
-    """Which rule of the sharing tree would be broken, for the unit or for them, once those with a
-    promise start too; that it may start alone was seen before. Quota that comes back before their
-    start is not counted on."""
-    tree, firm = cycle.tree, not unit.preemptible
-    if not tree.is_bound(unit.queue, firm=firm):
-        return None
-    if not tree.withholding:  # then nobody else's quota matters but that of queues it shares
-        shared = {name for name in tree.path(unit.queue) if tree.queues[name].limit}
-        shared |= {unit.queue} if firm and tree.guaranteed else set()
-        beside = [held for held in beside if not shared.isdisjoint(tree.path(held.unit.queue))]
-    if not beside:
-        return None
-    for held in beside:
-        _count(cycle, held, 1)
-    found = tree.shortage(unit.queue, need, firm=firm)
-    if found is None and tree.withholding:
-        found = _short_beside(cycle, unit, need, beside)
-    for held in beside:
-        _count(cycle, held, -1)
-    return found
-
-
-def _short_beside(
-    cycle: Cycle, unit: Unit, need: Mapping[str, int], beside: Sequence[Held]
-) -> Shortage | None:
-    """What one of them would have to borrow if the unit started, where others keep some back."""
-    tree, found = cycle.tree, None
-    tree.add(unit.queue, need, firm=not unit.preemptible)
-    for held in beside:
-        _count(cycle, held, -1)
-        resource = _may_not_be_lent(cycle, held.unit)
-        if resource and found is None:
-            amount = cycle.need(held.unit)[resource]
-            found = Shortage("lend", held.unit.queue, resource, amount, 0)
-        _count(cycle, held, 1)
-    tree.add(unit.queue, need, firm=not unit.preemptible, sign=-1)
-    return found
-
-
-def _may_not_be_lent(cycle: Cycle, unit: Unit) -> str:
-    """What the unit would borrow although others keep some of it back: how much is lent changes
-    with what they use, so that nothing can be promised. Empty: nothing."""
-    tree, need = cycle.tree, cycle.need(unit)
-    if not tree.withholding or tree.inside(unit.queue, need):
-        return ""
-    return next((resource for resource in sorted(tree.withholding) if need.get(resource)), "")
-
-
-def _count(cycle: Cycle, held: Held, sign: int) -> None:
-    unit = held.unit
-    cycle.tree.add(unit.queue, cycle.need(unit), firm=not unit.preemptible, sign=sign)
 
 
 def place_beside(
@@ -152,7 +55,7 @@ def place_beside(
     if not beside:
         return place.place(scene, unit, wishes)
     limits, clashes = shadows.ceilings(scene, beside, wishes), list[int]()
-    until = stays_until(cycle, unit, end)
+    until = passing.stays_until(cycle, unit, end)
     for number in range(TRIES):
         mark, apart = scene.cluster.mark(), number == 1
         scene.ceilings = limits
@@ -183,7 +86,7 @@ def place_beside(
 def _clashing(cycle: Cycle, stay: Stay) -> list[int]:
     """Nodes on which a promise that counts for the unit would not hold beside its stay."""
     near = shadows.near(cycle.reservations, stay)  # nobody, mostly
-    return shadows.clashing(_binding(cycle, stay.unit, near), stay) if near else []
+    return shadows.clashing(passing.binding(cycle, stay.unit, near), stay) if near else []
 
 
 def _place_apart(
@@ -207,23 +110,45 @@ def also_take(cycle: Cycle, unit: Unit, seats: Sequence[Seat], end: float | None
     beside it is gone: one that does not bind the unit, for the others were left their room."""
     if not cycle.reservations:
         return
-    stay = Stay(unit, cycle.now, stays_until(cycle, unit, end), seats)
+    _also_take_quota(cycle, unit)
+    stay = Stay(unit, cycle.now, passing.stays_until(cycle, unit, end), seats)
     met = shadows.affected(cycle.reservations, stay)
     if not met:
         return
-    passed = [held for held in met if not binds(cycle, unit, held)]
+    passed = [held for held in met if not passing.binds(cycle, unit, held)]
     while (refused := shadows.admit(met, stay, keep=True)) is not None:
         # Who has no room left and is passed; else one that is passed moved to where it would be.
         gone = refused if refused in passed or not passed else passed[-1]
         passed = [held for held in passed if held is not gone]
         met.remove(gone)
         lift(cycle, gone.unit)
+        withdrawals.note(cycle, gone.unit.key, withdrawals.passed_by(cycle, unit, gone.unit))
         alike.forget(cycle)
+
+
+def _also_take_quota(cycle: Cycle, unit: Unit) -> None:
+    """A reservation that the workload may pass and that has no quota left beside it is gone."""
+    shared = set(cycle.tree.path(unit.queue))
+    for held in list(cycle.reservations):
+        queue, firm = held.unit.queue, not held.unit.preemptible
+        if not cycle.tree.is_bound(queue, firm=firm) or passing.binds(cycle, unit, held):
+            continue
+        if not cycle.tree.withholding and shared.isdisjoint(cycle.tree.path(queue)):
+            continue
+        fresh = held.fresh
+        lift(cycle, held.unit)
+        need = cycle.need(held.unit)
+        if quota_forecast.shortage_at(cycle, held.unit, need, held.start) is None:
+            put_back(cycle, held)
+            held.fresh = fresh
+        else:
+            withdrawals.note(cycle, held.unit.key, withdrawals.passed_by(cycle, unit, held.unit))
+            alike.forget(cycle)
 
 
 def give_back(cycle: Cycle, running: Running) -> None:
     """What was about to start does not: the shadows it would run into have its room again."""
-    until = stays_until(cycle, running.unit, running.expected_end)
+    until = passing.stays_until(cycle, running.unit, running.expected_end)
     stay = Stay(running.unit, cycle.now, until, running.seats)
     for held in shadows.affected(cycle.reservations, stay):
         shadows.leave(held, stay)
@@ -236,7 +161,7 @@ def recall(cycle: Cycle) -> None:
     """What the last decision promised binds from the start of this one, where it still holds."""
     due = [
         (unit, old, max(old.start, cycle.now))
-        for old in cycle.snapshot.reservations[: cycle.policy.reservations]
+        for old in cycle.snapshot.reservations
         if (unit := cycle.snapshot.waiting.get(old.unit)) is not None
         and unit.key not in cycle.placements
         and unit.key not in cycle.nominations
@@ -247,13 +172,58 @@ def recall(cycle: Cycle) -> None:
     left, moment = Counter(start for _, _, start in due), None
     for unit, old, start in due:
         left[start] -= 1
-        if not _asks_for(unit, old):
+        refusal = _not_recalled(cycle, unit, old, start)
+        if refusal:
+            withdrawals.note(cycle, unit.key, refusal)
             continue
+        _make_way(cycle, unit.queue)
         moment = _Moment.of(cycle, start, moment)
         shadow = moment.cluster.fork(()) if left[start] else moment.cluster
-        held = _hold_again(cycle, unit, old, start, shadow)
-        if held is not None:
-            _add(cycle, held)
+        bound = unit if cycle.windows is None else cycle.windows.starting(unit, start)
+        held = _hold_again(cycle, bound, old, start, shadow)
+        if held is None or not _add(cycle, held):
+            withdrawals.note(cycle, unit.key, withdrawals.why_lost(cycle, old))
+
+
+def _not_recalled(cycle: Cycle, unit: Unit, old: Reservation, start: float) -> str:
+    """What keeps a reservation of the last decision from holding, besides capacity."""
+    if not _asks_for(unit, old):
+        return "the workload asks for something else now"
+    if not allowance.has_one_left(cycle, unit.queue):
+        return _too_many(cycle)
+    short = quota_forecast.shortage_at(cycle, unit, cycle.need(unit), start)
+    if short is not None and start > cycle.now:
+        return f"queue {short.queue} will not have the quota by then"
+    return ""
+
+
+def _too_many(cycle: Cycle) -> str:
+    most = allowance.most(cycle)
+    return f"there are {most} reservations at most, and queues with a smaller share come first"
+
+
+def _make_way(cycle: Cycle, queue: str) -> None:
+    """Where there are as many reservations as may be, the first one of a queue takes the place of
+    another."""
+    while sum(cycle.memory.reserved.values()) >= allowance.most(cycle):
+        gone = allowance.gives_way(cycle, queue)
+        if gone is None:
+            return
+        lift(cycle, gone.unit)
+        withdrawals.note(cycle, gone.unit.key, _too_many(cycle))
+        alike.forget(cycle)
+
+
+def restore(cycle: Cycle, unit: Unit) -> None:
+    """A workload that was about to start does not: it has its reservation again, if it had one and
+    the place is still there."""
+    for old in cycle.snapshot.reservations:
+        if old.unit == unit.key and old.start > cycle.now and not _has_terms(cycle, unit):
+            shadow = _Moment.of(cycle, old.start, None).cluster
+            bound = unit if cycle.windows is None else cycle.windows.starting(unit, old.start)
+            held = _hold_again(cycle, bound, old, old.start, shadow)
+            if held is not None:
+                _add(cycle, held)
 
 
 class _Moment:
@@ -290,97 +260,106 @@ def lift(cycle: Cycle, unit: Unit) -> Held | None:
         cycle.reservations.remove(held)
         shadows.move_in_shadows(cycle.reservations, held, +1)
         cycle.memory.promised.discard(unit.key)
-        cycle.memory.moves += 1
+        _count(cycle, unit.queue, -1)
     return held
 
 
-def may_promise(cycle: Cycle, unit: Unit) -> bool:
-    """The first blocked heads of a queue get a promise, no more than it says, and where it is
-    patient only once they have waited long."""
-    if not _has_one_left(cycle, unit):
-        return False
-    return not cycle.queue_of(unit).patient or _waited_long(cycle, unit)
-
-
-def may_promise_others(cycle: Cycle, unit: Unit) -> bool:
-    """Whether others of its kind may get a promise that the unit itself does not: they wait since
-    longer."""
-    if not cycle.queue_of(unit).patient or not _has_one_left(cycle, unit):
-        return False
-    known = cycle.memory.waited.get(unit.queue)
-    if known is None:
-        known = any(_waited_long(cycle, other) for other in cycle.snapshot.members(unit.queue))
-        cycle.memory.waited[unit.queue] = known
-    return known
-
-
-def patience_ends(cycle: Cycle) -> Iterator[float]:
-    """When those who wait in patient queues will have waited long, if a promise is left for them:
-    one that is given to an equal lasts until something happens."""
-    for name in cycle.snapshot.lines():
-        queue = cycle.tree.queues.get(name)
-        if queue is None or not queue.patient:
-            continue
-        given = [held.unit for held in cycle.reservations if held.unit.queue == name]
-        highest = max((order.priority(queue, unit) for unit in given), default=None)
-        for unit in cycle.snapshot.members(name):
-            if highest is None or order.priority(queue, unit) > highest:
-                yield _patient_until(unit)
-
-
-def _waited_long(cycle: Cycle, unit: Unit) -> bool:
-    return _patient_until(unit) <= cycle.now
-
-
-def _patient_until(unit: Unit) -> float:
-    """When it will have waited long for how long it says it runs; what it ran before was no
-    waiting. Never where it says nothing: a promise by guesses costs more than it brings."""
-    said = unit.expected
-    return FOREVER if said is None else unit.submitted + unit.attained + PATIENCE * said
-
-
-def _has_one_left(cycle: Cycle, unit: Unit) -> bool:
-    """Whether the queue may promise one more; after some for whom no time could be found, nobody
-    else is looked at."""
-    if cycle.memory.searched.get(unit.queue, 0) >= SEARCHES:
-        return False
-    if len(cycle.reservations) >= cycle.policy.reservations or _may_not_be_lent(cycle, unit):
-        return False
-    given = 0
-    for held in cycle.reservations:
-        given += held.unit.queue == unit.queue and binds(cycle, unit, held)
-    return given < cycle.queue_of(unit).promises
+def _count(cycle: Cycle, queue: str, change: int) -> None:
+    """The queue has one reservation more or less."""
+    memory = cycle.memory
+    memory.moves += 1
+    memory.reserved[queue] = memory.reserved.get(queue, 0) + change
+    if not memory.reserved[queue]:
+        del memory.reserved[queue]
 
 
 def reserve(cycle: Cycle, unit: Unit, promise: Held | None = None) -> Held | None:
-    """The earliest time at which the unit fits if others end when they should, and its seats then;
-    `promise` is what it was promised before, which is kept if nothing earlier is found."""
+    """The earliest time at which capacity and quota suffice for the unit if others end when they
+    should, and its seats then; `promise` is what it was promised before, which is kept if nothing
+    earlier is found, unless it has passed."""
+    overdue = promise is not None and _is_overdue(cycle, promise)
+    if promise is not None and overdue:
+        withdrawals.note(cycle, unit.key, withdrawals.why_lost(cycle, promise.reservation))
     if promise is None:
-        if not may_promise(cycle, unit):
+        if not allowance.may_promise(cycle, unit):
             return None
-        if shortage(cycle, unit, cycle.need(unit), cycle.reservations) is not None:
+        if cycle.memory.final is not None and earliest.never_fits(cycle, unit):
+            allowance.searched_in_vain(cycle, unit, never=True)
             return None
-    found = earliest.find(cycle, unit, promise.start if promise else FOREVER)
+    before = FOREVER if promise is None or overdue else promise.start
+    found = earliest.find(cycle, unit, before)
     if found is not None:
-        end = FOREVER if unit.expected is None else found.time + unit.expected
-        held = Held(unit, found.time, end, list(found.seats), found.cluster, fresh=True)
+        if promise is None:
+            _make_way(cycle, unit.queue)
+        end = _end(cycle, unit, found.time)
+        firm = (promise is not None and promise.firm) or _is_firm(cycle, unit, found.time)
+        made = _made(cycle, unit) if promise is None else promise.made
+        held = Held(
+            found.unit, found.time, end, list(found.seats), found.cluster, fresh=True, firm=firm,
+            made=made,
+        )  # fmt: skip
         if _add(cycle, held):
             return held
     if promise is None:
-        searched = cycle.memory.searched
-        searched[unit.queue] = searched.get(unit.queue, 0) + 1
+        allowance.searched_in_vain(cycle, unit, never=earliest.never_fits(cycle, unit))
         return None
-    _put_back(cycle, promise)
+    if overdue:
+        promise.firm, promise.given = False, promise.start
+    put_back(cycle, promise)
     return promise
+
+
+def _end(cycle: Cycle, unit: Unit, start: float) -> float:
+    estimate = cycle.estimate(unit)
+    return FOREVER if estimate is None else start + estimate
+
+
+def _made(cycle: Cycle, unit: Unit) -> float:
+    """Now, or when it got the reservation that is looked for anew in every decision."""
+    if unit.key not in cycle.withdrawn:
+        for old in cycle.snapshot.reservations:
+            if old.unit == unit.key and old.made is not None:
+                return old.made
+    return cycle.now
+
+
+def _is_overdue(cycle: Cycle, promise: Held) -> bool:
+    """Whether a start has passed that could not be kept; not while a workload ends in this very
+    moment, but for rounding."""
+    if promise.start > cycle.now:
+        return False
+    if promise.given + withdrawals.LATE < cycle.now:
+        return True
+    cycle.ledger.refresh(cycle)
+    return not len(cycle.ledger.times(cycle.now, cycle.now + 2 * withdrawals.LATE))
+
+
+def _is_firm(cycle: Cycle, unit: Unit, start: float) -> bool:
+    """Whether the start can be promised: it is the turn of the workload's queue by then, at every
+    level of the tree. Otherwise another queue that is below its share may still take the place, and
+    the reservation is tentative."""
+    tree, need = cycle.tree, cycle.need(unit)
+    if _has_terms(cycle, unit):
+        return False  # its place is looked for anew in every decision
+    if len(tree.queues) == 1:
+        return True
+    for name in tree.path(unit.queue):
+        if tree.inside(name, need):
+            continue
+        released = usage_profile.released_by(cycle, name, start)
+        less = {resource: -amount for resource, amount in released.items()}
+        if not cycle.fair_shares.is_below(name, less):
+            return False
+    return True
 
 
 def keep(cycle: Cycle, promise: Held | None) -> None:
     """The unit may not start now, for reasons of quota that will have passed when it is due."""
     if promise is not None and promise.start > cycle.now:
-        _put_back(cycle, promise)
+        put_back(cycle, promise)
 
 
-def _put_back(cycle: Cycle, promise: Held) -> None:
+def put_back(cycle: Cycle, promise: Held) -> None:
     promise.fresh = True
     shadows.move_in_shadows(cycle.reservations, promise, -1)
     _append(cycle, promise)
@@ -389,7 +368,7 @@ def _put_back(cycle: Cycle, promise: Held) -> None:
 def _append(cycle: Cycle, held: Held) -> None:
     cycle.reservations.append(held)
     cycle.memory.promised.add(held.unit.key)
-    cycle.memory.moves += 1
+    _count(cycle, held.unit.queue, +1)
 
 
 def _add(cycle: Cycle, held: Held) -> bool:
@@ -417,13 +396,13 @@ def claim(cycle: Cycle, unit: Unit, promise: Held | None) -> bool:
     if not place.sit_down(cluster, unit, promise.seats):  # other devices may be promised to others
         seats = shadows.sit_again(cluster, unit, promise.seats)
     if seats is not None:
-        until = stays_until(cycle, unit, cycle.expected_end(unit))
+        until = passing.stays_until(cycle, unit, cycle.expected_end(unit))
         stay = Stay(unit, cycle.now, until, seats)
         if not _clashing(cycle, stay):
             cycle.commit(unit, tuple(seats))
             return True
     cluster.rollback(mark)
-    return _stop_guests(cycle, unit, promise)
+    return overruns.make_place(cycle, unit, promise)
 
 
 def _asks_for(unit: Unit, old: Reservation) -> bool:
@@ -443,14 +422,19 @@ def _hold_again(
         seats = shadows.sit_again(shadow, unit, old.seats)
     if seats is None:
         shadow.rollback(0)
-        for guest in _guests(cycle, {seat.node for seat in old.seats}, start):
-            _release(shadow, guest)
+        for guest in overruns.candidates(cycle, {seat.node for seat in old.seats}, old.made, start):
+            end = looks.believed(guest.expected_end, cycle.now)
+            if end is None or end > start:  # else the shadow is without it already
+                overruns.release(shadow, guest)
         seats = shadows.sit_again(shadow, unit, old.seats)
     if seats is None:
         return None
     shadow.settle()
-    end = FOREVER if unit.expected is None else start + unit.expected
-    return Held(unit, start, end, seats, shadow, fresh=False, _rows=rows if there else None)
+    end = _end(cycle, unit, start)
+    return Held(
+        unit, start, end, seats, shadow, fresh=False, firm=old.firm, made=old.made,
+        given=old.start, _rows=rows if there else None,
+    )  # fmt: skip
 
 
 def _all_there(cluster: Cluster, unit: Unit, seats: Sequence[Seat], rows: releases.Rows) -> bool:
@@ -478,56 +462,3 @@ def _cast(unit: Unit, seats: Sequence[Seat]) -> Iterator[tuple[Role, Seat]]:
 def _has_terms(cycle: Cycle, unit: Unit) -> bool:
     """Whether more than room decides where it may be: then its place is looked for anew."""
     return any(cycle.scene.crowd.concerns(unit, role) for role in unit.roles)
-
-
-# --- guests: units of unknown end in promised room ----------------------------------------------
-
-
-def _guests(cycle: Cycle, nodes: set[str], at: float) -> list[Running]:
-    """Units that the policy lets into promised room because they can be stopped, newest first."""
-    if cycle.policy.unknown_runtime != "preemptible":
-        return []
-    found = [
-        running
-        for running in cycle.snapshot.releases.unknown.values()
-        if running.unit.preemptible
-        and not running.leaving
-        and running.protected_until <= at
-        and any(seat.node in nodes for seat in running.seats)
-    ]
-    return sorted(found, key=lambda running: (-running.started, running.unit.key))
-
-
-def _stop_guests(cycle: Cycle, unit: Unit, promise: Held) -> bool:
-    """As few guests as it takes to free the promised seats."""
-    cluster = cycle.scene.cluster
-    gone = {eviction.unit for eviction in cycle.evictions}
-    nodes = {seat.node for seat in promise.seats}
-    guests = [g for g in _guests(cycle, nodes, cycle.now) if g.unit.key not in gone]
-    mark, seats, stopped = cluster.mark(), None, []
-    for guest in guests:
-        _release(cluster, guest)
-        stopped.append(guest)
-        between = cluster.mark()
-        seats = shadows.sit_again(cluster, unit, promise.seats)
-        if seats is not None:
-            break
-        cluster.rollback(between)
-    cluster.rollback(mark)
-    if seats is None:
-        return False
-    for guest in stopped:
-        members = tuple((seat.role, seat.index) for seat in guest.seats)
-        cycle.evictions.append(Eviction(guest.unit.key, members, unit.key, "promised room is due"))
-    alike.somebody_goes(cycle, {guest.unit.queue for guest in stopped})
-    cycle.nominations[unit.key] = Nomination(unit.key, tuple(seats))
-    cycle.hold(unit, seats)
-    cycle.verdicts[unit.key] = verdicts.being_freed(unit)
-    return True
-
-
-def _release(cluster: Cluster, running: Running) -> None:
-    roles = {role.name: role for role in running.unit.roles}
-    for seat in running.seats:
-        if seat.role in roles:
-            cluster.release(roles[seat.role], seat)

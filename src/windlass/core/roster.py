@@ -131,6 +131,8 @@ class Columns:
     since: Floats
     """What it computed since then would be lost."""
     protected: Floats
+    doubled: Floats
+    """2 to the power of how often it was preempted before."""
     size: Ints
     firm: Mask
     surplus: Mask
@@ -175,6 +177,10 @@ class Roster:
         """Units of which some members were told to go."""
         self.growing: dict[str, None] = {}
         """Units with fewer members than they can use."""
+        self.movable: dict[str, dict[str, None]] = {}
+        """Queue -> units that may be moved; only queues with such units are named."""
+        self.elastic: dict[str, dict[str, None]] = {}
+        """Queue -> units that have surplus; only queues with such units are named."""
         self._queues: dict[str, dict[str, tuple[Piece, ...]]] = {}
         self._columns: dict[str, Columns] = {}
         self._changed: dict[str, set[str]] = {}
@@ -184,7 +190,12 @@ class Roster:
 
     def enter(self, cluster: Cluster, running: Running, held: Sums) -> None:
         unit = running.unit
-        self._queues.setdefault(unit.queue, {})[unit.key] = pieces_of(cluster, running, held)
+        pieces = pieces_of(cluster, running, held)
+        self._queues.setdefault(unit.queue, {})[unit.key] = pieces
+        if len(pieces) > 1:
+            self.elastic.setdefault(unit.queue, {})[unit.key] = None
+        if unit.movable and unit.preemptible:
+            self.movable.setdefault(unit.queue, {})[unit.key] = None
         self._changed.setdefault(unit.queue, set()).add(unit.key)
         if running.leaving:
             self.leaving[unit.key] = None
@@ -197,6 +208,10 @@ class Roster:
         self._changed.setdefault(unit.queue, set()).add(unit.key)
         self.leaving.pop(unit.key, None)
         self.growing.pop(unit.key, None)
+        for index in (self.elastic, self.movable):
+            named = index.get(unit.queue, {})
+            if named.pop(unit.key, 0) is None and not named:
+                del index[unit.queue]
 
     def carry_over(self, numbers: Numbers) -> None:
         """Nodes have other numbers; nobody is left on one that has none."""
@@ -321,6 +336,7 @@ def _columns(units: Mapping[str, tuple[Piece, ...]], resources: int) -> Columns:
         started,
         np.maximum(started, np.array(saved, np.float64)),
         np.array([each.protected_until for each in running], np.float64),
+        np.array([2.0 ** min(each.unit.preemptions, 40) for each in running], np.float64),
         np.array([piece.size for piece in pieces], np.int64),
         np.array([not each.unit.preemptible for each in running], np.bool_),
         surplus_rows,
@@ -414,6 +430,7 @@ def _patched(old: Columns, changed: Set[str], new: Columns) -> Columns:
         merged("started"),
         merged("since"),
         merged("protected"),
+        merged("doubled"),
         merged("size"),
         merged("firm"),
         surplus_rows,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import models, preempt, reserve, shadows
+from windlass.core import allowance, models, passing, preempt, quota_forecast, shadows
 from windlass.core.asked import Asked
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Verdict
@@ -115,15 +115,15 @@ def refusal(cycle: Cycle, told: Asked) -> tuple[Verdict | None, bool]:
     that holds for all of its kind, or only beside the promises that it would run into."""
     unit, foreseen = told.unit, cycle.foresight.refusal(cycle, told)
     if foreseen is not None:
-        asks = reserve.may_promise(cycle, unit) or _is_over_quota(cycle, told)
+        asks = allowance.may_promise(cycle, unit) or _is_over_quota(cycle, told)
         return (None, False) if asks else (foreseen, True)
     if unit.queue not in cycle.foresight.plain:
         return None, False
-    beside = reserve.crossed(cycle, unit, cycle.expected_end(unit))
+    beside = passing.crossed(cycle, unit, cycle.expected_end(unit))
     failure = _missing(cycle, told, beside)
-    if failure is None or reserve.may_promise(cycle, unit) or _is_over_quota(cycle, told):
+    if failure is None or allowance.may_promise(cycle, unit) or _is_over_quota(cycle, told):
         return None, False
-    if reserve.shortage(cycle, unit, told.need, beside) is not None:
+    if quota_forecast.shortage_beside(cycle, unit, told.need, beside) is not None:
         return None, False
     in_vain, for_all = preempt.in_vain(cycle, told, failure, beside)
     if not in_vain:

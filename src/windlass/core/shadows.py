@@ -37,6 +37,12 @@ class Held:
     """At `start`, with these seats taken; right on the nodes of the seats, nowhere else."""
     fresh: bool
     """Made, or made again, by this decision."""
+    firm: bool
+    """See `facts.Reservation`."""
+    made: float | None = None
+    """See `facts.Reservation`."""
+    given: float = 0.0
+    """The start that the workload was told; `start` is later once that has passed."""
     by_node: dict[int, list[int]] = dataclasses.field(default_factory=dict)
     """Node -> which of the seats are there."""
     nodes: Ints = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64))
@@ -52,10 +58,11 @@ class Held:
             self.by_node.setdefault(self.shadow.index[seat.node], []).append(at)
         self.nodes = np.fromiter(self.by_node, np.int64, len(self.by_node))
         self.names = frozenset([seat.node for seat in self.seats])
+        self.given = self.given or self.start
 
     @property
     def reservation(self) -> Reservation:
-        return Reservation(self.unit.key, self.start, tuple(self.seats))
+        return Reservation(self.unit.key, self.given, tuple(self.seats), self.firm, self.made)
 
     @property
     def rows(self) -> releases.Rows:

@@ -51,6 +51,11 @@ class Shape:
         )
 
     @functools.cached_property
+    def is_one_partition(self) -> bool:
+        """Whether a member asks for one partition of a device, no other device and no bundle."""
+        return len(self.requests) == 1 and self.requests[0].form == "partition" and not self.bundle
+
+    @functools.cached_property
     def in_arrays(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """What it needs, below one another: the columns, and the amounts."""
         columns, each = zip(*self.needs, strict=True)

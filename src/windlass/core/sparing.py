@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from windlass.core import arrays, victims
 from windlass.core.choosing import UNLOCKED
+from windlass.core.cluster import Cluster
 from windlass.core.place import Wish
 from windlass.core.queues import Tree
 from windlass.core.roster import Piece
@@ -67,16 +68,20 @@ class Counter(Protocol):
 
 
 def count_for(trial: Trial, gone: Mask) -> Counter:
-    plain = [wish for wish in trial.wishes if _is_plain(trial.base.shape_of(wish.role))]
+    base = trial.base
+    plain = [wish for wish in trial.wishes if is_plain(base, base.shape_of(wish.role))]
     tallies = [Tally(trial, gone, wish) for wish in plain]
     if trial.alike and tallies:
         return tallies[0]
     return Retry(trial, tallies)
 
 
-def _is_plain(shape: Shape) -> bool:
-    """Whether room for it is a matter of sums and of whole free devices."""
+def is_plain(cluster: Cluster, shape: Shape) -> bool:
+    """Whether room for it is a matter of sums and of whole free devices, of which no advance
+    reservation holds any back."""
     if shape.ports or shape.bundle or len(shape.requests) > 1:
+        return False
+    if cluster.reserved.has_parts(shape.constraint.reserved):
         return False
     return all(
         request.form == "whole" and (len(request.models) < 2 or request.count == 1)
@@ -200,9 +205,11 @@ class Books:
         self._claim, self._pool = claim, pool
         self._tree: Tree = claim.tree.fork()
         self._taken_from: dict[str, int] = {}
-        """Other queue -> how many of its pieces go."""
-        for queue, count, held in pool.held_by(gone):
+        """Other queue -> how many of its pieces go, but for surplus that yields anyway."""
+        self._yields = victims.yields(pool, claim.unit.queue)
+        for queue, _, held in pool.held_by(gone):
             self._tree.add(queue, held, firm=False, sign=-1)
+        for queue, count, _ in pool.held_by(gone & ~self._yields):
             if queue != claim.unit.queue:
                 self._taken_from[queue] = count
 
@@ -229,7 +236,7 @@ class Books:
         piece = self._pool.pieces[i]
         queue = piece.running.unit.queue
         self._tree.add(queue, piece.held, firm=False, sign=sign)
-        if queue != self._claim.unit.queue:
+        if queue != self._claim.unit.queue and not self._yields[i]:
             self._taken_from[queue] = self._taken_from.get(queue, 0) - sign
 
     def allow(self) -> bool:

@@ -13,107 +13,57 @@ import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from windlass.core import amounts, asked, facts_check, locality, numbers, order, place
+from windlass.core import (
+    accounting,
+    amounts,
+    asked,
+    entitlement,
+    facts_check,
+    layouts,
+    nominations,
+    numbers,
+    order,
+    place,
+    usershares,
+)
+from windlass.core.calendar import Calendar
 from windlass.core.cluster import Cluster
 from windlass.core.crowd import Crowd
-from windlass.core.facts import Facts, Node, Nomination, Queue, Quota, Reservation, Running, Unit
+from windlass.core.demand import Demand
+from windlass.core.events import AccountsPut as AccountsPut
+from windlass.core.events import AdvancePut as AdvancePut
+from windlass.core.events import Elapsed as Elapsed
+from windlass.core.events import Event as Event
+from windlass.core.events import Gone as Gone
+from windlass.core.events import Holds as Holds
+from windlass.core.events import NodeGone as NodeGone
+from windlass.core.events import NodePut as NodePut
+from windlass.core.events import Nominated as Nominated
+from windlass.core.events import NominationGone as NominationGone
+from windlass.core.events import Promised as Promised
+from windlass.core.events import QueueGone as QueueGone
+from windlass.core.events import QueuePut as QueuePut
+from windlass.core.events import QuotasPut as QuotasPut
+from windlass.core.events import Saved as Saved
+from windlass.core.events import Waits as Waits
+from windlass.core.facts import (
+    Account,
+    Facts,
+    Node,
+    Queue,
+    Quota,
+    Running,
+    Unit,
+)
 from windlass.core.predict import History
-from windlass.core.queues import SHARE_UNIT, Sums, Tree
+from windlass.core.queues import Sums, Tree
 from windlass.core.releases import Releases
 from windlass.core.roster import Roster
 from windlass.core.shapes import Shapes
 from windlass.core.spaces import Spaces
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class NodePut:
-    node: Node
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class NodeGone:
-    name: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class QueuePut:
-    queue: Queue
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class QueueGone:
-    name: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class QuotasPut:
-    """All quotas of all namespaces; they change rarely."""
-
-    quotas: tuple[Quota, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Waits:
-    """A unit waits, or what it asks for has changed."""
-
-    unit: Unit
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Holds:
-    """A unit holds room, or other room than before."""
-
-    running: Running
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Saved:
-    """A unit that holds room saved its state: what it computed until then is not lost."""
-
-    key: str
-    at: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Gone:
-    """A unit neither waits nor holds anything any more; `ran` seconds if it ended by itself."""
-
-    key: str
-    ran: float | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Nominated:
-    nomination: Nomination
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class NominationGone:
-    unit: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Promised:
-    """What a decision promised; it replaces what earlier ones did."""
-
-    reservations: tuple[Reservation, ...]
-
-
-Event = (
-    NodePut
-    | NodeGone
-    | QueuePut
-    | QueueGone
-    | QuotasPut
-    | Waits
-    | Holds
-    | Saved
-    | Gone
-    | Nominated
-    | NominationGone
-    | Promised
-)
-
+from windlass.core.usage_profile import UsageProfile
+from windlass.core.userlimits import UserQuotas
+from windlass.core.usershares import UserShares
 
 Ranked = tuple[tuple[order.Key, str], Unit]
 
@@ -141,6 +91,7 @@ class Snapshot:
         self.waiting: dict[str, Unit] = {}
         self.nominations = {each.unit: each for each in facts.nominations}
         self.reservations = facts.reservations
+        self.calendar = Calendar(facts.advance)
         self.history = history or _first_history(facts)
         """How long units ran, for predictions."""
         self.held: dict[str, Sums] = {}
@@ -153,14 +104,22 @@ class Snapshot:
         """Waiting units of steady queues, in order."""
         self._kinds: dict[str, _Kinds] = {}
         self.cluster = Cluster(facts.nodes, facts.levels)
+        self.profile = UsageProfile()
         self.releases = Releases(self.cluster)
         """When running units give back what they hold."""
         for running in facts.running:
             self._hold(running)
         self.roster.lay_out(len(self.cluster.resources))
+        self.accounts = {(each.queue, each.user): each for each in facts.accounts}
+        self.accounted_at = facts.accounted_at
         self.tree = self._new_tree()
         self.put_quotas(facts.quotas)
+        self.demand = Demand()
+        """What waiting workloads ask for, by queue."""
+        self._entitled: tuple[object, dict[str, float]] | None = None
+        """What the entitlements were computed from, and these."""
         self._line_up(facts.waiting)
+        self._count_users()
         if history is None:
             for unit in sorted(facts.waiting, key=lambda unit: (unit.submitted, unit.key)):
                 self._learn_demand(unit)
@@ -176,6 +135,9 @@ class Snapshot:
             reservations=self.reservations,
             levels=self.levels,
             quotas=tuple(self.spaces.quotas.values()),
+            accounts=tuple(self.accounts[key] for key in sorted(self.accounts)),
+            accounted_at=self.accounted_at,
+            advance=self.calendar.windows,
         )
 
     def lines(self) -> list[str]:
@@ -203,47 +165,61 @@ class Snapshot:
             return (unit for _, unit in ranked)
         units = (unit for _, unit in ranked)
         if order.is_fair(queue):
-            return order.in_turns(queue, units, standing, self._share)
+            return order.in_turns(queue, units, standing, self._least_need, self.tree.dominant_part)
         return sorted(units, key=lambda unit: order.rank(queue, unit, standing))
 
-    def _share(self, unit: Unit) -> int:
-        """The dominant share of what the unit's least counts for."""
-        capacity = self.tree.capacity
-        need = amounts.of_wishes(self.cluster, place.least_of(unit))
-        parts = (n * SHARE_UNIT // capacity[r] for r, n in need.items() if capacity.get(r))
-        return max(parts, default=0)
+    def _least_need(self, unit: Unit) -> Mapping[str, int]:
+        """What the unit's least counts for."""
+        return amounts.of_wishes(self.cluster, place.least_of(unit))
 
     # --- events
 
     def put_nodes(self, nodes: Mapping[str, Node | None]) -> None:
         """Nodes that came, changed, or went (None), by name."""
-        moved, resized = dict[str, Node | None](), False
+        moved, resized, differs = dict[str, Node | None](), False, False
         for name, node in nodes.items():
             known = self.cluster.index.get(name)
             old = None if known is None else self.cluster.nodes[known]
-            if node is None or old is None or _layout(old) != _layout(node):
+            if node is None or old is None or layouts.layout(old) != layouts.layout(node):
                 moved[name] = node
             else:
                 self.cluster.update(node)
-                resized |= _size(old) != _size(node)
+                resized |= layouts.size(old) != layouts.size(node)
+                differs |= dataclasses.replace(old, ready=node.ready) != node
         if moved.keys() & self.cluster.index.keys() or any(moved.values()):
             self._move_nodes(moved)
         if moved or resized:
             self.tree = self.tree.resized(self.cluster.totals())
+        if differs:
+            self._count_demand_again()
 
     def put_queue(self, queue: Queue) -> None:
         self.queues[queue.name] = queue
         self.tree = self._new_tree()
+        self._count_users()
         self._sort_line(queue.name)
 
     def drop_queue(self, name: str) -> None:
         if self.queues.pop(name, None) is not None:
             self.tree = self._new_tree()
+            self._count_users()
             self._sort_line(name)
 
     def put_quotas(self, quotas: Iterable[Quota]) -> None:
-        held = ((running, self.held[key]) for key, running in self.running.items())
-        self.spaces = Spaces(quotas, held)
+        self.spaces = Spaces(quotas, self._usage())
+
+    def put_accounts(self, accounts: Iterable[Account], at: float) -> None:
+        """Accounts as they were counted elsewhere, until a moment."""
+        self.accounts = {(each.queue, each.user): each for each in accounts}
+        self.accounted_at = at
+        accounting.tell(self.tree, self.accounts, self.queues)
+
+    def _count_users(self) -> None:
+        self.user_shares = UserShares(self.queues.values(), self._usage())
+        self.user_quotas = UserQuotas(self.tree, self._usage(), self.waiting.values())
+
+    def _usage(self) -> Iterator[tuple[Running, Sums]]:
+        return ((running, self.held[key]) for key, running in self.running.items())
 
     def put_waiting(self, unit: Unit) -> None:
         if unit.key not in self.waiting and unit.key not in self.running:
@@ -291,6 +267,8 @@ class Snapshot:
             del line[bisect.bisect_left(line, self._ranked(unit)[0], key=lambda e: e[0])]
             self._count_kind(unit, line, -1)
             self.cluster.asked.pop(key, None)
+            self.demand.drop(key)
+            self.user_quotas.count_waiting(unit, -1)
 
     def _learn_demand(self, unit: Unit) -> None:
         for role in unit.roles:
@@ -303,7 +281,7 @@ class Snapshot:
         for unit in units:
             self.waiting[unit.key] = unit
             self._lines.setdefault(unit.queue, []).append(self._ranked(unit))
-            self.cluster.asked[unit.key] = asked.tell(self.cluster, unit)
+            self._note_demand(unit)
         for line in self._lines.values():
             line.sort(key=lambda entry: entry[0])
 
@@ -312,7 +290,22 @@ class Snapshot:
         line = self._lines.setdefault(unit.queue, [])
         bisect.insort(line, self._ranked(unit), key=lambda e: e[0])
         self._count_kind(unit, line, 1)
-        self.cluster.asked[unit.key] = asked.tell(self.cluster, unit)
+        self._note_demand(unit)
+        self.user_quotas.count_waiting(unit, 1)
+
+    def _note_demand(self, unit: Unit) -> None:
+        known = self.cluster.asked[unit.key] = asked.tell(self.cluster, unit)
+        self.demand.put(self.cluster, known)
+
+    def _count_demand_again(self) -> None:
+        """What an empty cluster takes has changed."""
+        self.demand = Demand()
+        for unit in self.waiting.values():
+            known = self.cluster.asked.get(unit.key)
+            if known is None:
+                self._note_demand(unit)
+            else:
+                self.demand.put(self.cluster, known)
 
     def _count_kind(self, unit: Unit, line: list[Ranked], sign: int) -> None:
         known = self._kinds.get(unit.queue)
@@ -346,6 +339,7 @@ class Snapshot:
         self.held[key] = amounts.of_seats(self.cluster, roles, running.seats)
         self.crowd.enter(running)
         self.releases.follow(self.cluster, running)
+        self.profile.enter(running)
         self.roster.enter(self.cluster, running, self.held[key])
 
     def _let_go(self, running: Running) -> None:
@@ -359,6 +353,7 @@ class Snapshot:
             del self.there[node][running.unit.key]
         self.crowd.leave(running)
         self.releases.leave(running.unit.key)
+        self.profile.leave(running)
         self.roster.leave(running)
 
     def _count(self, running: Running, sign: int) -> None:
@@ -366,10 +361,34 @@ class Snapshot:
         held = self.held[unit.key]
         self.tree.add(unit.queue, held, firm=not unit.preemptible, sign=sign)
         self.spaces.add(unit.namespace, held, len(running.seats), sign)
+        self.user_shares.add(unit, held, sign)
+        self.user_quotas.add(unit, held, sign=sign)
+
+    # --- past use
+
+    def elapse(self, now: float) -> None:
+        """Adds what each queue, and each user where users take turns, held until now to its
+        account."""
+        before, self.accounted_at = self.accounted_at, now
+        if before is None or now <= before:
+            return
+        usershares.advance(self, now - before)
+        accounting.advance_queues(self, now - before)
+        accounting.tell(self.tree, self.accounts, self.queues)
+
+    def entitlements(self) -> dict[str, float]:
+        """By queue, the share of the cluster that it is entitled to now."""
+        tree, demand = self.tree, self.demand
+        state = (tree, tree.generation, demand, demand.generation)
+        if self._entitled is None or self._entitled[0] != state:
+            asked_for = demand.by_queue(tree.held, self.user_quotas)
+            self._entitled = state, entitlement.entitlements(tree, asked_for)
+        return self._entitled[1]
 
     def _new_tree(self) -> Tree:
         """The queues changed: everybody is counted again."""
         tree = Tree(self.queues.values(), self.cluster.totals())
+        accounting.tell(tree, self.accounts, self.queues)
         for key, running in self.running.items():
             unit = running.unit
             tree.add(unit.queue, self.held[key], firm=not unit.preemptible)
@@ -381,7 +400,7 @@ class Snapshot:
         old = self.cluster
         stay = [node for node in old.nodes if node.name not in changed]
         new = Cluster([*stay, *filter(None, changed.values())], self.levels)
-        carried = _mean_the_same(old, new)
+        carried = layouts.mean_the_same(old, new)
         near = (key for name in changed for key in self.there.get(name, ()))
         there = [self.running[key] for key in dict.fromkeys(near if carried else self.running)]
         for each in there:
@@ -398,24 +417,7 @@ class Snapshot:
         for each in there:
             self._hold(each)
             self._count(each, 1)
-
-
-def _mean_the_same(old: Cluster, new: Cluster) -> bool:
-    """Whether members hold the same columns in both, and count for as much in quotas."""
-    return list(old.resources) == list(new.resources) and all(
-        amounts.charge(new, request) == part for request, part in old.charges.items()
-    )
-
-
-def _layout(node: Node) -> tuple[object, ...]:
-    """What cannot change without everything being laid out anew."""
-    named = (node.allocatable.keys(), node.attach_limits.keys(), locality.names(node))
-    return node.path, node.devices, *named
-
-
-def _size(node: Node) -> tuple[object, ...]:
-    """What the node adds to the totals that guarantees are measured against."""
-    return node.ready, node.ready_in, node.allocatable
+        self._count_demand_again()
 
 
 def _first_history(facts: Facts) -> History:
@@ -470,11 +472,21 @@ def _apply(snapshot: Snapshot, event: Event, once: facts_check.Once) -> None:
         case QuotasPut(quotas):
             facts_check.refuse_bad_quotas(quotas)
             snapshot.put_quotas(quotas)
+        case AdvancePut(windows):
+            facts_check.refuse_bad_advance(windows)
+            snapshot.calendar = Calendar(windows)
         case Nominated(nomination):
             facts_check.refuse_bad_nomination(nomination)
             snapshot.nominations[nomination.unit] = nomination
         case NominationGone(unit):
             snapshot.nominations.pop(unit, None)
+        case Elapsed(now):
+            facts_check.refuse_bad_time("elapsed", "now", now)
+            snapshot.elapse(now)
+        case AccountsPut(accounts, at):
+            facts_check.refuse_bad_accounts(accounts)
+            facts_check.refuse_bad_time("accounts", "at", at)
+            snapshot.put_accounts(accounts, at)
         case Promised(reservations):
             facts_check.refuse_bad_reservations(reservations)
             snapshot.reservations = reservations
@@ -490,7 +502,8 @@ def _apply_to_unit(snapshot: Snapshot, event: Event, once: facts_check.Once) -> 
         case Holds(running):
             facts_check.refuse_bad_running(running, once)
             snapshot.put_running(running)
-            snapshot.nominations.pop(running.unit.key, None)
+            if not nominations.outlives(running):
+                snapshot.nominations.pop(running.unit.key, None)
         case Saved(key, at):
             facts_check.refuse_bad_moment(key, "checkpoint_at", at)
             snapshot.put_saved(key, at)

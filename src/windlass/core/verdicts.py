@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import amounts, together, ungranted
+from windlass.core import amounts, closed_by, together, ungranted
 from windlass.core.cluster import Cluster
 from windlass.core.facts import WHOLE, Constraint, Queue, Role, Unit, Verdict
 from windlass.core.place import Failure, Wish
@@ -28,6 +28,7 @@ from windlass.kinds.reasons import Reason
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Cycle
+    from windlass.core.shadows import Held
 
 _WITHIN = {"numa": "on one NUMA node", "pcie": "under one PCIe switch"}
 _BINARY = (("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10))
@@ -48,6 +49,24 @@ def not_yet(unit: Unit) -> Verdict:
 def behind(unit: Unit) -> Verdict:
     message = f"queue {unit.queue} is strict and a unit before it waits for the same resources"
     return Verdict(unit.key, Reason.BEHIND_IN_QUEUE, message, queue=unit.queue)
+
+
+def over_share(unit: Unit, queue: str) -> Verdict:
+    message = (
+        f"queue {queue} used more than its share lately, and others wait below theirs; "
+        "it starts as that evens out"
+    )
+    return Verdict(unit.key, Reason.WAITING_FOR_SHARE, message, queue=queue)
+
+
+def over_user_share(unit: Unit) -> Verdict:
+    message = (
+        f"user {unit.user} used more than an equal share of queue {unit.queue} lately, and other "
+        "users wait below theirs; it starts as that evens out"
+    )
+    return Verdict(
+        unit.key, Reason.WAITING_FOR_SHARE, message, queue=unit.queue, user=unit.user
+    )  # fmt: skip
 
 
 def no_members(unit: Unit) -> Verdict:
@@ -71,11 +90,13 @@ def not_yours(unit: Unit, queue: Queue) -> Verdict:
     return Verdict(unit.key, Reason.QUEUE_NOT_YOURS, message, queue=queue.name)
 
 
-def promised(verdict: Verdict, start: float) -> Verdict:
-    """A head that waits, and knows until when at the latest if others end when they should."""
-    return dataclasses.replace(
-        verdict, message=f"{verdict.message}; it starts by {moment(start)} if others end in time"
-    )
+def promised(verdict: Verdict, held: Held) -> Verdict:
+    """A head that waits, and knows until when at the latest if others end when they should; where
+    another queue may take its place, when it is likely to start."""
+    words = f"it starts by {moment(held.given)} if others end in time"
+    if not held.firm:
+        words = f"tentatively from {moment(held.given)} on: queues below their share come first"
+    return dataclasses.replace(verdict, message=f"{verdict.message}; {words}")
 
 
 def over_quota(unit: Unit, shortage: Shortage) -> Verdict:
@@ -90,12 +111,45 @@ def over_quota(unit: Unit, shortage: Shortage) -> Verdict:
             sentence = f"needs {need}; queue {queue} has reached its limit of {whole}"
     elif shortage.rule == "guarantee":
         sentence = (
-            f"needs {need} and must not be preempted; the guarantee of queue {queue} has {left} "
-            "left for such units"
+            f"needs {need} and must not be preempted; non-preemptible workloads of queue {queue} "
+            f"may use {left} more of what is not guaranteed to other queues"
         )
     else:
         sentence = f"needs {need}; queue {queue} may borrow {left} now, others keep the rest"
     return Verdict(unit.key, Reason.WAITING_FOR_QUOTA, sentence, resource, shortage.deficit, queue)
+
+
+def over_user_limit(unit: Unit, shortage: Shortage) -> Verdict:
+    """Against a limit of its user in a queue."""
+    resource, queue, bound = shortage.resource, shortage.queue, shortage.bound
+    user = f"user {unit.user}" if unit.user else "workloads without a user"
+    if resource == "running":
+        sentence = f"{user} may run {_workloads(bound)} at a time in queue {queue}"
+    elif resource == "submitted":
+        sentence = (
+            f"{user} may have {_workloads(bound)} submitted in queue {queue}, and has as many that "
+            "were submitted before this one and have not ended"
+        )
+    else:
+        need, left = told(resource, shortage.need), told(resource, shortage.left)
+        sentence = f"needs {need}; {user} may hold {left} more of at most "
+        sentence += f"{told(resource, bound)} in queue {queue}"
+    return Verdict(
+        unit.key, Reason.WAITING_FOR_QUOTA, sentence, resource, shortage.deficit, queue,
+        user=unit.user,
+    )  # fmt: skip
+
+
+def behind_own(unit: Unit) -> Verdict:
+    message = (
+        f"queue {unit.queue} is strict and a workload of the same user before it waits for the "
+        "user's limit"
+    )
+    return Verdict(unit.key, Reason.BEHIND_IN_QUEUE, message, queue=unit.queue, user=unit.user)
+
+
+def _workloads(count: int) -> str:
+    return f"{count} workload{'s' if count != 1 else ''}"
 
 
 def over_space(unit: Unit, shortage: Shortage) -> Verdict:
@@ -139,14 +193,14 @@ def addressed(verdict: Verdict, key: str) -> Verdict:
         return verdict
     return Verdict(
         key, verdict.reason, verdict.message, verdict.resource, verdict.deficit, verdict.queue,
-        verdict.resolved,
+        verdict.resolved, verdict.user,
     )  # fmt: skip
 
 
 def _no_room(cycle: Cycle, unit: Unit, failure: Failure, remark: str) -> Verdict:
-    impossible = _impossible(cycle, unit)
-    if impossible is not None:
-        return impossible
+    known = _impossible(cycle, unit) or closed_by.verdict(cycle, unit)
+    if known is not None:
+        return known
     role, remark = failure.role, f"; {remark}" if remark else ""
     if failure.reserved_until is not None:
         return _kept_for_others(cycle, unit, failure.reserved_until, role, remark)

@@ -10,20 +10,18 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from windlass.core import arrays, looks, order, place, predict, roster
+from windlass.core import arrays, looks, order, place, predict, roster, yielding
+from windlass.core.bounds import Hope
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Queue, Role, Unit
-from windlass.core.gauge import Gauge
-from windlass.core.queues import Sums, Tree
+from windlass.core.queues import SHARE_UNIT, Sums, Tree
 from windlass.core.roster import Columns, Flat, Piece
-from windlass.core.shadows import Held
-from windlass.core.shapes import Shape
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Cycle
@@ -32,10 +30,86 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
-FIRST, SURPLUS, BORROWED, STRADDLING, OUTRANKED, KINDS = range(6)
-"""Who goes first: members above their unit's least; units wholly on borrowed room; units partly
-inside their queue's guarantee; units of the gainer's own queue. These come before all where the
-queue is inside its guarantee only when they are gone. `KINDS` is how many there are."""
+YIELDING, FIRST, SURPLUS, BORROWED, OUTRANKED, KINDS = range(6)
+"""Who goes first: surplus that yields to any waiting minimum (`core.yielding`); members above their
+unit's least; units of queues that borrow; units of the gainer's own queue. These come before all
+where the queue is inside its guarantee only when they are gone. `KINDS` is how many there are."""
+NO_BRANCH = -1
+LEAST_RUN = 600.0
+"""Seconds that a workload runs at least before it goes although that leaves its queue below its
+guarantee; twice as long each time that it was preempted before, so that its work goes forward."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Branch:
+    """A part of the sharing tree from which a preemptor may reclaim: the queue below the point
+    where the paths of preemptor and victim part, and all below that."""
+
+    top: str
+    depth: int
+    """How far up the preemptor's path that point is."""
+    weights: Mapping[str, int]
+    excess: Mapping[str, Sums]
+    """Queue of the branch -> what it uses above its guarantee, of every resource that is reclaimed.
+    Below 0: it uses less."""
+    spare: Mapping[str, Sums]
+    """The same -> what may be taken from it so that it keeps its guarantee."""
+    levels: Mapping[str, tuple[str, ...]]
+    """Queue of the branch -> itself and those above it, up to the top."""
+    capacity: Mapping[str, int]
+
+    def above_share(self, level: str, taken: Mapping[str, int]) -> int:
+        """How far a queue is above its guarantee once so much is taken, against its weight: the
+        largest part of any resource that is reclaimed, in millionths of the cluster."""
+        parts = [
+            (excess - taken.get(resource, 0)) * SHARE_UNIT // whole
+            for resource, excess in self.excess[level].items()
+            if (whole := self.capacity.get(resource, 0)) > 0
+        ]
+        return max(parts, default=0) // self.weights[level]
+
+
+@dataclasses.dataclass(slots=True)
+class Taken:
+    """What is taken from one queue of a branch, and the piece of it that goes last."""
+
+    amounts: Sums
+    last: Sums
+    above: int
+    """Of the last piece, by which pieces are in order."""
+
+    def also(self, other: Taken) -> Taken:
+        amounts = {r: n + other.amounts[r] for r, n in self.amounts.items()}
+        last = self if self.above <= other.above else other
+        return Taken(amounts, last.last, last.above)
+
+
+Giving = tuple[int, ...]
+"""How little the queue is above its share that gives what it should least give: from the top of its
+branch down, each before the last of its pieces goes. Smaller is better; empty: no queue gives."""
+
+
+def giving(taken: Iterable[tuple[Branch, str, Taken]], *, own_queue: bool) -> Giving:
+    """Of what is taken from some queues, each with its branch. The preemptor's own queue, where it
+    need not give, counts as one that is not above its share."""
+    levels: dict[tuple[str, str], Taken] = {}
+    queues: list[tuple[Branch, str]] = []
+    for branch, queue, own in taken:
+        queues.append((branch, queue))
+        for level in branch.levels[queue]:
+            known = levels.get((branch.top, level))
+            levels[branch.top, level] = own if known is None else known.also(own)
+
+    def share(branch: Branch, level: str) -> int:
+        own = levels[branch.top, level]
+        before = {r: n - own.last[r] for r, n in own.amounts.items()}
+        return branch.above_share(level, before)
+
+    found: list[Giving] = [(0,)] if own_queue else []
+    for branch, queue in queues:
+        levels_down = reversed(branch.levels[queue])
+        found.append(tuple([-share(branch, level) for level in levels_down]))
+    return max(found, default=())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,7 +119,7 @@ class Claim:
     unit: Unit
     need: Sums
     scarce: frozenset[str]
-    """Resources of which too little is free: borrowed ones of these can be taken back."""
+    """Resources that can be reclaimed: its queue is guaranteed them and too little is free."""
     tree: Tree
     """What every queue will hold at worst while those who were told to go leave."""
     inside: bool
@@ -82,6 +156,16 @@ class Pool:
     """Whose they are: the pieces of a queue stand together."""
     held: dict[str, Ints]
     """Of every resource that a rule is about, what each of them holds."""
+    above: Ints
+    """How far above its guarantee its branch is before it goes, if those of its branch go in their
+    order; see `Branch.above_share`."""
+    shielded: Floats
+    """Until when it does not go for other queues if that leaves its queue below its guarantee."""
+    branch: Ints
+    """Which of the branches it belongs to; -1: it is of the gainer's own queue, or yields."""
+    branches: tuple[Branch, ...] = ()
+    conditional: bool = False
+    """Whether some may go only because others of them go, too."""
 
     def __len__(self) -> int:
         return len(self.pieces)
@@ -105,6 +189,11 @@ class Pool:
             self.flat.only(chosen),
             [(name, slice(*end.tolist())) for name, end in ends.items() if end[0] < end[1]],
             {resource: held[chosen] for resource, held in self.held.items()},
+            self.above[chosen],
+            self.shielded[chosen],
+            self.branch[chosen],
+            self.branches,
+            self.conditional,
         )
 
     def is_of_others(self, queue: str) -> bool:
@@ -130,6 +219,8 @@ class Standing:
     own: Columns
     rows: Ints
     """Which pieces of their queue they are."""
+    others: list[tuple[Columns, Ints]] = dataclasses.field(default_factory=list)
+    """Surplus of other queues that may yield to it."""
     _hope: Hope | None = None
 
     def __bool__(self) -> bool:
@@ -138,62 +229,32 @@ class Standing:
     def hope(self, cluster: Cluster, promised: Flat) -> Hope:
         """Where they are, without them."""
         if self._hope is None:
-            flat = self.own.flat.only(self.rows)
-            where = arrays.distinct(flat.members[0], len(cluster))
-            self._hope = Hope(cluster, where, [flat, promised])
+            parts = ((self.own, self.rows), *self.others)
+            flats = [columns.flat.only(rows) for columns, rows in parts]
+            nodes = np.concatenate([flat.members[0] for flat in flats])
+            where = arrays.distinct(nodes, len(cluster))
+            self._hope = Hope(cluster, where, [*flats, promised])
         return self._hope
-
-
-class Hope:
-    """Some nodes of a cluster without what these hold there: how many members would fit at most.
-    A bound for the whole decision, since room only shrinks."""
-
-    def __init__(self, cluster: Cluster, where: Ints, flats: Sequence[Flat] = ()) -> None:
-        self._part, width = cluster.part(where), cluster.bank.compute.shape[1]
-        for flat in flats:
-            self._part.shift(*arrays.rows_in(where, width, flat.members, flat.devices), +1)
-        self.where = where
-        self._caps: tuple[Gauge, Ints] | None = None
-        """Of all who wait."""
-
-    def gains(self, cluster: Cluster, shapes: Gauge, out: Ints) -> Ints:
-        """By shape, how many more would fit there than fit now, but for nodes that are out."""
-        if self._caps is None or self._caps[0] is not shapes:
-            self._caps = (shapes, self._part.caps_of(shapes, slice(None)))
-        more = np.maximum(self._caps[1] - cluster.kept_caps(shapes, self.where), 0)
-        if len(out):
-            promised = np.zeros(len(cluster), np.bool_)
-            promised[out] = True
-            more[:, promised[self.where]] = 0
-        return np.asarray(more.sum(axis=1))
-
-    def caps(self, shape: Shape) -> Ints:
-        """By node of `where`."""
-        return self._part.caps(shape)
-
-
-def most_with(
-    cluster: Cluster, hopes: Sequence[Hope], shape: Shape, level: str, beside: Sequence[Held]
-) -> int:
-    """Members that fit if all this came true: in one domain of the level, in all without one, away
-    from nodes that were promised."""
-    caps = cluster.caps_so_far(shape).copy()
-    for hope in hopes:
-        caps[hope.where] = np.maximum(caps[hope.where], hope.caps(shape))
-    for held in beside:
-        caps[held.nodes] = 0
-    if level in cluster.levels:
-        caps = cluster.by_domain(cluster.levels.index(level), caps)
-    return int(caps.max(initial=0) if level else caps.sum())
 
 
 def standing(cycle: Cycle, unit: Unit) -> Standing:
     own = columns_of(cycle, unit.queue)
-    rows = np.flatnonzero(_outranked(cycle, unit, own) & may_go(cycle, unit.queue, own))
-    if not len(rows):
+    rows = np.flatnonzero(_gives_way(cycle, unit, own) & may_go(cycle, unit.queue, own))
+    others = [(each, mask.nonzero()[0]) for _, each, mask in surplus_of_others(cycle, unit.queue)]
+    count = len(rows) + sum(len(each) for _, each in others)
+    if not count:
         return Standing(0, {}, own, rows)
     held = {r: int(own.held_of(r)[rows].sum()) for r in cycle.tree.guaranteed}
-    return Standing(len(rows), held, own, rows)
+    return Standing(count, held, own, rows, others)
+
+
+def surplus_of_others(cycle: Cycle, queue: str) -> Iterator[tuple[str, Columns, Mask]]:
+    """By queue, the surplus that may yield to a waiting workload of this queue."""
+    for name in cycle.yielding.queues_for(queue) if cycle.policy.reclaim else ():
+        columns = columns_of(cycle, name)
+        mask = columns.surplus & may_go(cycle, name, columns)
+        if mask.any():
+            yield name, columns, mask
 
 
 def may_go(cycle: Cycle, queue: str, columns: Columns) -> Mask:
@@ -237,38 +298,51 @@ def withdrawable(cycle: Cycle) -> Iterator[str]:
 
 def has_outranked(cycle: Cycle, claim: Claim) -> bool:
     """Whether there is anybody to stop in its own queue."""
-    return bool(_own_victims(cycle, claim)[1].any())
+    return bool(own_victims(cycle, claim)[1].any())
 
 
-def _own_victims(cycle: Cycle, claim: Claim) -> tuple[Columns, Mask]:
+def own_victims(cycle: Cycle, claim: Claim) -> tuple[Columns, Mask]:
     """Those of its own queue, and which of them it may have stopped."""
     name, own = claim.unit.queue, columns_of(cycle, claim.unit.queue)
-    mask = _outranked(cycle, claim.unit, own) & _evictable(claim, name, own)
-    return own, _to_withhold(cycle, name, own, mask)
+    mask = _gives_way(cycle, claim.unit, own) & evictable(claim, name, own)
+    return own, to_withhold(cycle, name, own, mask)
 
 
-def pool(cycle: Cycle, claim: Claim) -> Pool:
-    """Everybody who may be stopped for the claim."""
-    found: list[Pool] = []
-    own, mask = _own_victims(cycle, claim)
-    if mask.any():
-        kinds = (
-            np.where(own.surplus, SURPLUS, OUTRANKED) if claim.inside else np.zeros_like(own.size)
-        )
-        found.append(_part(cycle, claim.unit.queue, own, np.flatnonzero(mask), kinds))
-    if claim.scarce:
-        found += _Borrowers(cycle, claim, _without(claim, own, mask)).parts()
-    return _joined(cycle, claim, found)
+def surplus_parts(cycle: Cycle, claim: Claim, known: Set[str]) -> Iterator[Pool]:
+    """Surplus of queues that are not among the known."""
+    for name, columns, surplus in surplus_of_others(cycle, claim.unit.queue):
+        mask = surplus & evictable(claim, name, columns)
+        if name not in known and mask.any():
+            rows = np.flatnonzero(to_withhold(cycle, name, columns, mask))
+            yield part_of(cycle, name, columns, rows, np.full_like(columns.size, YIELDING))
+
+
+def yields(pool: Pool, queue: str) -> Mask:
+    """Which pieces belong to other queues and go only because they are surplus."""
+    mask: Mask = np.equal(pool.kind, YIELDING)
+    for name, part in pool.queues:
+        if name == queue:
+            mask[part] = False
+    return mask
+
+
+def fair_part(cycle: Cycle, claim: Claim, pool: Pool) -> Pool:
+    """Without surplus of other queues that is more than may go together."""
+    mask = yields(pool, claim.unit.queue)
+    rows = np.flatnonzero(mask)
+    rows = rows[np.lexsort((pool.lost[rows], pool.priority[rows]))]
+    may_go = yielding.fair_part(cycle, claim.unit, claim.need, pool, rows)
+    return pool.only(np.flatnonzero(~mask | may_go))
 
 
 def nobody(cycle: Cycle, claim: Claim) -> Pool:
     """The same for everybody who asks."""
     if cycle.desk.nobody is None:
-        cycle.desk.nobody = _joined(cycle, claim, ())
+        cycle.desk.nobody = joined(cycle, claim, ())
     return cycle.desk.nobody
 
 
-def _evictable(claim: Claim, queue: str, columns: Columns) -> Mask:
+def evictable(claim: Claim, queue: str, columns: Columns) -> Mask:
     mask = ~columns.firm & ~columns.leaving
     for piece in claim.departed.get(queue, ()):
         mask[columns.rows_told(piece)] = False
@@ -277,43 +351,35 @@ def _evictable(claim: Claim, queue: str, columns: Columns) -> Mask:
     return np.asarray(mask)
 
 
-def _to_withhold(cycle: Cycle, queue: str, columns: Columns, mask: Mask) -> Mask:
+def to_withhold(cycle: Cycle, queue: str, columns: Columns, mask: Mask) -> Mask:
     """Of those who may go all; while starts are withheld only these, but for who outranks others
     of its queue that may go: it would stop them itself."""
     if not cycle.desk.withholding:
         return mask
     starts = cycle.desk.starts[queue]
-    lowest = columns.priority[mask & ~starts].min(initial=np.iinfo(np.int64).max)
-    return np.asarray(mask & starts & (columns.priority <= lowest))
-
-
-def _without(claim: Claim, own: Columns, gone: Mask) -> Tree:
-    """The tree by which the gainer's right is judged: where its queue is outside its guarantee,
-    as if all that it outranks there were gone."""
-    if claim.inside or not gone.any():
-        return claim.tree
-    tree = claim.tree.fork()
-    left = {resource: int(own.held_of(resource)[gone].sum()) for resource in tree.ruled}
-    tree.add(claim.unit.queue, left, firm=False, sign=-1)
-    return tree
+    priority = priorities(cycle.tree.queues[queue], columns)
+    lowest = priority[mask & ~starts].min(initial=np.iinfo(np.int64).max)
+    return np.asarray(mask & starts & (priority <= lowest))
 
 
 def may_take_back(claim: Claim, tree: Tree, victim: str) -> bool:
     """Whether, at every level below where the two queues part, the gainer's stays inside."""
     mine, _ = tree.parting(claim.unit.queue, victim)
-    return all(tree.inside(queue, claim.need) for queue in mine or (claim.unit.queue,))
+    return tree.may_reclaim(claim.unit.queue, claim.need, mine)
 
 
-def scarce_resources(cycle: Cycle, unit: Unit) -> frozenset[str]:
-    """Guaranteed resources of which there is too little for the unit; all that it needs, if it is
-    short of something else, or only of everything together."""
-    found: set[str] = set()
+def scarce_resources(cycle: Cycle, unit: Unit, over: frozenset[str]) -> frozenset[str]:
+    """What the unit may reclaim: resources that its own queue is guaranteed and of which it finds
+    too little, or whose quota is in its way. All that it needs of them, if there is enough of each
+    alone and only too little of everything together."""
+    guaranteed = cycle.tree.guarantee[unit.queue]
+    own = {resource for resource, asked in cycle.need(unit).items() if asked} & guaranteed.keys()
+    found = set(over)
     for wish in place.least_of(unit):
         for names, members in _members_by_resource(cycle, wish.role):
             if members < wish.count:
                 found |= names
-    needed = cycle.need(unit).keys() & cycle.tree.guaranteed
-    return frozenset(found & needed or needed)
+    return frozenset(found & own if found else own)
 
 
 def _members_by_resource(cycle: Cycle, role: Role) -> list[tuple[set[str], int]]:
@@ -340,6 +406,13 @@ def _members_by_resource(cycle: Cycle, role: Role) -> list[tuple[set[str], int]]
 
 
 # --- within the queue ---------------------------------------------------------------------------
+
+
+def _gives_way(cycle: Cycle, unit: Unit, columns: Columns) -> Mask:
+    """Pieces of the preemptor's own queue that it may have stopped: those that rank below it, and
+    surplus whatever its rank."""
+    below = _outranked(cycle, unit, columns)
+    return np.asarray(below | columns.surplus) if cycle.policy.preempt else below
 
 
 def _outranked(cycle: Cycle, unit: Unit, columns: Columns) -> Mask:
@@ -373,180 +446,59 @@ def _attained_more(cycle: Cycle, unit: Unit, columns: Columns) -> Mask:
     return np.asarray(theirs > mine)
 
 
-# --- between queues -----------------------------------------------------------------------------
+# --- pools --------------------------------------------------------------------------------------
 
 
-class _Borrowers:
-    """Which running pieces hold what their queue only borrowed, and which of them reach into its
-    guarantee: gangs go whole, so these go too, but after all others."""
-
-    def __init__(self, cycle: Cycle, claim: Claim, hoped: Tree) -> None:
-        self._cycle, self._claim, self._hoped = cycle, claim, hoped
-        self._scarce = sorted(claim.scarce & claim.tree.guaranteed)
-        self._known: dict[str, dict[str, tuple[Mask, Mask]]] = {}
-
-    def parts(self) -> Iterator[Pool]:
-        """What the claim may take back, queue by queue."""
-        if not (self._cycle.policy.reclaim and self._scarce):
-            return
-        claim, tree, may = self._claim, self._claim.tree, dict[str, bool]()
-        above = set(tree.path(claim.unit.queue))
-        for name in sorted(tree.queues.keys() - {claim.unit.queue}):
-            top, shared = _branch(tree.path(name), above)
-            if shared not in may:  # the same for all that part from the gainer's queue there
-                may[shared] = may_take_back(claim, self._hoped, name)
-            if not may[shared] or not tree.borrows(top, self._scarce):
-                continue
-            part = self._of(name, top, whole_branch=name not in above)
-            if part is not None:
-                yield part
-
-    def _of(self, name: str, top: str, *, whole_branch: bool) -> Pool | None:
-        """Who holds what is borrowed in a queue is the same for everybody who asks, until somebody
-        there starts or goes."""
-        known, key = self._cycle.desk.borrowed, (name, top, whole_branch, *self._scarce)
-        at = self._changes(top)
-        if key not in known or known[key][0] != at:
-            known[key] = (at, self._borrowed(name, top, whole_branch=whole_branch))
-        return known[key][1]
-
-    def _changes(self, top: str) -> tuple[int, ...]:
-        """Of a branch: how many started there, and how many were told to go."""
-        claim = self._claim
-        gone = sum(len(piece.seats) for piece in claim.departed.get(top, ()))
-        found: tuple[int, ...] = (len(claim.starting.get(top, ())), gone)
-        for child in claim.tree.children.get(top, ()):
-            found += self._changes(child)
-        return found
-
-    def _borrowed(self, name: str, top: str, *, whole_branch: bool) -> Pool | None:
-        if top not in self._known:
-            self._known[top] = self._below(top, whole_branch=whole_branch)
-        if name not in self._known[top]:
-            return None
-        (mask, partly), columns = self._known[top][name], columns_of(self._cycle, name)
-        mask = mask & _evictable(self._claim, name, columns)
-        mask = _to_withhold(self._cycle, name, columns, mask)
-        if not mask.any():
-            return None
-        kinds = np.where(partly, STRADDLING, BORROWED)
-        kinds[columns.surplus & ~partly] = SURPLUS
-        return _part(self._cycle, name, columns, np.flatnonzero(mask), kinds)
-
-    def _below(self, name: str, *, whole_branch: bool = True) -> dict[str, tuple[Mask, Mask]]:
-        """For every queue of a branch, what is borrowed at each level up to its top."""
-        tree = self._claim.tree
-        own = columns_of(self._cycle, name)
-        everything = np.ones(len(own.pieces), np.bool_)
-        groups = {name: (own, everything, ~everything)}
-        guarantee = dict(tree.guarantee[name])
-        for child in tree.children.get(name, ()):
-            if whole_branch:
-                for queue, masks in self._below(child).items():
-                    groups[queue] = (columns_of(self._cycle, queue), *masks)
-            else:
-                for resource, amount in tree.guarantee[child].items():
-                    guarantee[resource] = guarantee.get(resource, 0) - amount
-        return self._outside(groups, guarantee)
-
-    def _outside(
-        self, groups: Mapping[str, tuple[Columns, Mask, Mask]], guarantee: Sums
-    ) -> dict[str, tuple[Mask, Mask]]:
-        """Pieces come in order: those inside a guarantee further down, those who cannot be
-        stopped, the least of units by priority and age, their surplus. Whoever goes beyond the
-        guarantee, in anything that is scarce, holds borrowed room."""
-        names = list(groups)
-        columns = [groups[name][0] for name in names]
-        lower = np.concatenate([groups[name][1] for name in names])
-        partly = np.concatenate([groups[name][2] for name in names])
-        held = np.stack([np.concatenate([c.held_of(r) for c in columns]) for r in self._scarce])
-        told = self._told_to_go(names, columns)
-        held[:, told] = 0
-        priority = np.concatenate([c.priority for c in columns])
-        held, priority, extra = self._with_starting(names, held, priority)
-        surplus = np.concatenate([c.surplus for c in columns])
-        firm = np.concatenate([c.firm for c in columns])
-        group = np.append(4 * lower + 2 * ~firm + surplus, np.full(extra, 4 + 2))
-        started = np.concatenate([*(c.started for c in columns), np.full(extra, self._cycle.now)])
-        sequence = np.lexsort((started, -priority, group))
-        before = np.zeros_like(held)
-        before[:, sequence] = np.cumsum(held[:, sequence], axis=1) - held[:, sequence]
-        room = np.array([[max(0, guarantee.get(r, 0))] for r in self._scarce], np.int64)
-        before, held = before[:, : len(lower)], held[:, : len(lower)]
-        beyond = lower & ((before + held > room) & (held > 0)).any(axis=0)
-        partly = beyond & (partly | ((before < room) & (held > 0)).any(axis=0))
-        ends = np.cumsum([len(c.pieces) for c in columns])[:-1]
-        parts = (np.split(each, ends) for each in (beyond, partly, told))
-        return {
-            name: (_with_all_surplus(each, mask, gone), reach)
-            for name, each, mask, reach, gone in zip(names, columns, *parts, strict=True)
-        }
-
-    def _with_starting(
-        self, names: Sequence[str], held: Ints, priority: Ints
-    ) -> tuple[Ints, Ints, int]:
-        """Units that surely start, or will, count too; they are nobody's victims."""
-        rows = [each for name in names for each in self._claim.starting.get(name, ())]
-        if not rows:
-            return held, priority, 0
-        sums = np.array([[s.get(r, 0) for _, s in rows] for r in self._scarce], np.int64)
-        priorities = np.array([unit.priority for unit, _ in rows], np.int64)
-        return np.hstack([held, sums]), np.append(priority, priorities), len(rows)
-
-    def _told_to_go(self, names: Sequence[str], columns: Sequence[Columns]) -> Mask:
-        masks = []
-        for name, each in zip(names, columns, strict=True):
-            mask = each.leaving.copy()
-            for piece in self._claim.departed.get(name, ()):
-                mask[each.rows_told(piece)] = True
-            masks.append(mask)
-        return np.concatenate(masks)
-
-
-def _branch(path: Sequence[str], above: Set[str]) -> tuple[str, str]:
-    """On the way up, the first queue that is above another too, and the last before it; at least
-    the first of all. "": they share none."""
-    top = path[0]
-    for name in path:
-        if name in above:
-            return top, name
-        top = name
-    return top, ""
-
-
-def _with_all_surplus(columns: Columns, mask: Mask, told: Mask) -> Mask:
-    """A unit's least goes only where all above it may go with it, or was told to go before."""
-    if columns.surplus.any() and mask.any():
-        mask[columns.first] &= np.logical_and.reduceat(mask | told, columns.first)
-    return mask
-
-
-def _part(cycle: Cycle, queue: str, columns: Columns, rows: Ints, kinds: Ints) -> Pool:
-    """Those of one queue that may go."""
+def part_of(
+    cycle: Cycle,
+    queue: str,
+    columns: Columns,
+    rows: Ints,
+    kinds: Ints,
+    branch: tuple[Branch, Ints] | None = None,
+) -> Pool:
+    """Those of one queue that may go; with its branch, and how far above its share that is before
+    each of them goes."""
     number = np.full(len(columns.pieces), -1, np.int64)
     number[rows] = np.arange(len(rows))
+    started = columns.started[rows]
+    priority = priorities(cycle.tree.queues[queue], columns)
+    if columns.surplus.any():
+        order_of_surplus = cycle.yielding.order(queue, priority)
+        priority = np.where(kinds == YIELDING, order_of_surplus, priority)
+    base = max(cycle.tree.queues[queue].min_runtime, LEAST_RUN)
     return Pool(
         columns.pieces[rows].tolist(),
         number[columns.least[rows]],
         kinds[rows],
-        columns.priority[rows],
-        columns.started[rows],
+        priority[rows],
+        started,
         np.maximum(0.0, cycle.now - columns.since[rows]),
         columns.protected[rows],
         columns.size[rows],
         columns.flat.only(rows),
         [(queue, slice(0, len(rows)))],
         {resource: columns.held_of(resource)[rows] for resource in cycle.tree.ruled},
+        np.zeros(len(rows), np.int64) if branch is None else branch[1][rows],
+        np.maximum(columns.protected[rows], started + base * columns.doubled[rows]),
+        np.full(len(rows), NO_BRANCH if branch is None else 0, np.int64),
+        () if branch is None else (branch[0],),
     )
 
 
-def _joined(cycle: Cycle, claim: Claim, parts: Sequence[Pool]) -> Pool:
+def joined(cycle: Cycle, claim: Claim, parts: Sequence[Pool], *, conditional: bool = False) -> Pool:
     sizes = [len(part) for part in parts]
     begins = np.cumsum([0, *sizes]).tolist()[: len(parts)]
     least, queues = list[Ints](), list[tuple[str, slice]]()
+    branches: list[Branch] = []
+    numbers: list[Ints] = []
     for part, begin in zip(parts, begins, strict=True):
         least.append(np.where(part.least < 0, -1, part.least + begin))
         queues += [(name, slice(at.start + begin, at.stop + begin)) for name, at in part.queues]
+        if part.branches and part.branches[0] not in branches:
+            branches.append(part.branches[0])
+        own = branches.index(part.branches[0]) if part.branches else NO_BRANCH
+        numbers.append(np.full(len(part), own, np.int64))
 
     def column(name: str) -> npt.NDArray[Any]:
         return _concatenated([getattr(part, name) for part in parts])
@@ -563,6 +515,11 @@ def _joined(cycle: Cycle, claim: Claim, parts: Sequence[Pool]) -> Pool:
         roster.join([part.flat for part in parts], sizes, len(cycle.scene.cluster.resources)),
         queues,
         {r: _concatenated([part.held[r] for part in parts]) for r in claim.tree.ruled},
+        column("above"),
+        column("shielded"),
+        _concatenated(numbers),
+        tuple(branches),
+        conditional,
     )
 
 

@@ -2,8 +2,9 @@
 
 Everything in a decision that follows the clock moves in steps, and the moments of these steps are
 gathered here: promised starts, minimum runtimes and pauses that end (noted where they stand in the
-way), patience that ends, looks at running units, and ends that were believed in and passed. Until
-the first of them the same facts give the same answer.
+way), windows of advance reservations and the last moments before them, patience that ends, looks at
+running units, and ends that were believed in and passed. Until the first of them the same facts
+give the same answer.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from windlass.core import looks, predict, releases, reserve
+from windlass.core import allowance, fairshare, looks, overcommit, passing, predict, releases
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Cycle
@@ -24,12 +25,16 @@ def next_moment(cycle: Cycle) -> float | None:
     """None: nothing changes before something happens."""
     moments = itertools.chain(
         cycle.wake,
+        () if cycle.windows is None else cycle.windows.moments,
         (held.start for held in cycle.reservations),
-        reserve.patience_ends(cycle),
+        allowance.patience_ends(cycle),
         _looks(cycle),
         _ends(cycle),
+        fairshare.next_preemption(cycle.snapshot, cycle.now),
+        overcommit.next_turn(cycle),
     )
-    return min((at for at in moments if cycle.now < at < reserve.FOREVER), default=None)
+    first = min((at for at in moments if cycle.now < at < passing.FOREVER), default=None)
+    return None if first is None else float(first)  # some come out of arrays
 
 
 def _looks(cycle: Cycle) -> Iterator[float]:
@@ -45,7 +50,7 @@ def _looks(cycle: Cycle) -> Iterator[float]:
 def _is_learned(cycle: Cycle) -> bool:
     """Whether the answer depends on what was learned of units: as ranks, or as ends that promises
     count on. Of whom nothing is known, looks tell nothing."""
-    promising = _is_promising(cycle)
+    promising = bool(cycle.reservations or cycle.memory.in_vain)
     if promising and cycle.ledger.believes(cycle):
         return True
     for name in cycle.snapshot.lines():
@@ -63,17 +68,16 @@ def _is_learned(cycle: Cycle) -> bool:
 
 
 def _ends(cycle: Cycle) -> Iterator[float]:
-    """When running units should have ended: if they have not, something else is believed of them,
-    and of promises that count on it."""
-    if not _is_promising(cycle):
+    """When running workloads should have ended: if they have not, they are expected to end later,
+    and reservations that count on it start later. One that starts before the estimated end counts
+    on nothing then."""
+    if not cycle.reservations and not cycle.memory.searched:
         return
-    yield from cycle.ledger.next_ends(cycle)
+    until = passing.FOREVER
+    if not cycle.memory.searched:
+        until = max(held.start for held in cycle.reservations)
+    yield from cycle.ledger.next_ends(cycle, until)
     for key in cycle.placements:  # the ledger may not know them yet
         end = releases.expected_end(cycle, cycle.running[key])
-        if end is not None:
+        if end is not None and end <= until:
             yield float(looks.beliefs_end(np.array([end]), cycle.now)[0])
-
-
-def _is_promising(cycle: Cycle) -> bool:
-    """Whether anything is promised, or would be if a start could be found."""
-    return bool(cycle.reservations or cycle.memory.searched)

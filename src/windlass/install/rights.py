@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from windlass.control import engine, sets
+from windlass.control import engine, policy, sets
 from windlass.install import names
 from windlass.install.names import Object
 from windlass.ledger import service
@@ -42,6 +42,7 @@ _GANG_SIZES = (
 CLUSTER: dict[str, tuple[Rule, ...]] = {
     names.SCHEDULER: (
         (_FOLLOW, ("nodes", "pods", "runs.windlass.dev", "queues.windlass.dev")),
+        (_FOLLOW, ("reservations.windlass.dev",)),
         (_FOLLOW, ("resourcequotas", "runtimeclasses.node.k8s.io", *_VOLUMES, *_DRIVERS)),
         # Pods of other people that ask for us: their neighbours, budgets and places.
         (_FOLLOW, ("namespaces", "poddisruptionbudgets.policy")),
@@ -52,6 +53,7 @@ CLUSTER: dict[str, tuple[Rule, ...]] = {
         # Who says how many pods a gang has.
         (("get",), _GANG_SIZES),
         (("patch",), ("runs.windlass.dev/status", "queues.windlass.dev/status")),
+        (("patch",), ("reservations.windlass.dev/status",)),
         (("create", "patch"), ("events",)),
     ),
     names.CONTROLLERS: (
@@ -70,6 +72,7 @@ CLUSTER: dict[str, tuple[Rule, ...]] = {
     names.SERVER: (
         (_READ, ("pods", "runs.windlass.dev")),
         (_FOLLOW, ("nodes", "queues.windlass.dev", "runtimeclasses.node.k8s.io")),
+        (_FOLLOW, ("reservations.windlass.dev",)),
         (("get", "list"), ("namespaces",)),
         # Code that nothing names any more is removed.
         (("list",), ("cronruns.windlass.dev",)),
@@ -107,6 +110,7 @@ _ENGINE = ("configmaps", engine.NAME, _FOLLOW)
 SYSTEM: dict[str, tuple[tuple[str, str, tuple[str, ...]], ...]] = {
     names.SCHEDULER: (
         _ENGINE,
+        ("configmaps", policy.NAME, _FOLLOW),
         ("leases.coordination.k8s.io", sets.Scheduler.lease, _LEASE),
     ),
     names.CONTROLLERS: (

@@ -56,6 +56,30 @@ class Budget(Struct):
     """Nothing is held or stopped while this counts."""
 
 
+UserName = Annotated[str, Meta(min_length=1, max_length=253)]
+"""As Runs name their user in `spec.user`."""
+
+
+class UserLimit(Struct):
+    """What one user may hold and submit in the queue, the queues below it included."""
+
+    resources: Amounts | None = None
+    """What the user's runs may hold together: `{gpu: 4, gpu/h100: 2, cpu: 64}`."""
+    running: Annotated[int, Meta(ge=0, le=1000000)] | None = None
+    """How many runs of the user may hold capacity at the same time."""
+    submitted: Annotated[int, Meta(ge=0, le=1000000)] | None = None
+    """How many runs of the user that have not ended there may be. The embedded engine refuses a run
+    beyond it; on Kubernetes it waits."""
+
+
+class UserLimits(UserLimit):
+    """The same for every user, and what differs for some. A limit binds one user and delays no
+    other user."""
+
+    users: Annotated[dict[UserName, UserLimit], Meta(max_length=1000)] | None = None
+    """By user name, what differs. What an entry does not name is as for every user."""
+
+
 class QueueSpec(Struct):
     """What the queue may use."""
 
@@ -84,6 +108,18 @@ class QueueSpec(Struct):
     """A run is not preempted earlier than this after it started."""
     max_priority: fields.Priority | None = None
     """Caps the priority of its runs."""
+    half_life: fields.DurationOrZero | None = None
+    """How past use counts in fair share. Default: only use above or below the entitlement counts,
+    halved each day. A duration such as `7d`: all use counts, halved in that time. `0s`: past use
+    does not count."""
+    fair_share_preemption: fields.Duration | None = None
+    """Once the queue is behind its entitlement by as much as it is entitled to in this time, its
+    runs preempt preemptible runs of queues above theirs. Default: never; the queue gets its share
+    as runs of others end."""
+    user_fair: bool = False
+    """Users take turns under any order, by what they hold and have had: equal users, no weights."""
+    user_limits: UserLimits | None = None
+    """What each user may hold and submit."""
     stop: Literal["hold", "drain"] | None = None
     """`hold`: nothing starts or grows in it or below it; what runs goes on. `drain`: what runs and
     is preemptible is stopped by its checkpoint contract, too, and waits. None: it is open."""
@@ -114,6 +150,25 @@ class BudgetStatus(Struct, kw_only=True):
     """The same for people, with amounts."""
 
 
+class UserAccount(Struct):
+    """Past use of one user in the queue, in seconds of dominant share, decayed."""
+
+    excess: float = 0.0
+    """Use above the user's entitlement; negative: below it."""
+    usage: float = 0.0
+    """All use."""
+
+
+class QueueAccount(UserAccount, kw_only=True):
+    """Past use of the queue and those below it, in seconds of dominant share, decayed by its
+    half-life. The scheduler goes on from it after a restart."""
+
+    at: fields.Time
+    """Until when use is counted here."""
+    users: Annotated[dict[UserName, UserAccount], Meta(max_length=1000)] | None = None
+    """By user name, where users take turns; those with the most."""
+
+
 class QueueStatus(Struct):
     """How much of it is used, the queues below it included. Only the platform writes this, a few
     seconds after it changed."""
@@ -132,6 +187,10 @@ class QueueStatus(Struct):
     """How many runs wait."""
     share: float | None = None
     """Its largest part of any resource against its weight; the fair order compares it."""
+    entitlement: float | None = None
+    """The share of the cluster that it is entitled to now, by weights, guarantees and demand."""
+    account: QueueAccount | None = None
+    """Its past use, written at most every 30 seconds."""
     budget: BudgetStatus | None = None
     """How much of the budget is used."""
     conditions: fields.Conditions | None = None

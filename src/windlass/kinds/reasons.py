@@ -27,6 +27,7 @@ class Reason(enum.StrEnum):
     """The reasons themselves; as strings they are what status fields carry."""
 
     WAITING_FOR_QUOTA = "WaitingForQuota"
+    WAITING_FOR_SHARE = "WaitingForShare"
     WAITING_FOR_CAPACITY = "WaitingForCapacity"
     WAITING_FOR_TOPOLOGY = "WaitingForTopology"
     BEHIND_IN_QUEUE = "BehindInQueue"
@@ -71,6 +72,13 @@ ABOUT: Final[dict[Reason, About]] = {
         "Wait, ask for less, or have the queue's guarantee or limit raised.",
         "kubectl get queue NAME -o yaml",
     ),
+    Reason.WAITING_FOR_SHARE: About(
+        "nobody",
+        "The queue used more than its share lately while others wait below theirs.",
+        "Wait: it starts as that evens out, or as soon as the others have what they are entitled "
+        "to. A larger weight or a guarantee would help for good.",
+        "windlass queue list",
+    ),
     Reason.WAITING_FOR_CAPACITY: About(
         "nobody",
         "The queue may use more, but no set of nodes has enough free; the message names what is "
@@ -92,7 +100,8 @@ ABOUT: Final[dict[Reason, About]] = {
     ),
     Reason.RESERVED_UNTIL: About(
         "user",
-        "What it needs is free but held for a run that waits longer, and it would not end in time.",
+        "What it needs is free but held for a run that waits longer, or by a Reservation that the "
+        "message names, and it would not end in time.",
         "State how long it takes in spec.duration.expected, so that it can go before.",
         "kubectl explain run.spec.duration",
     ),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 
-from windlass.kinds import cronrun, kubernetes, pricelist, queue, run
+from windlass.kinds import cronrun, kubernetes, pricelist, queue, reservation, run
 from windlass.kinds.meta import Object
 
-OWN: tuple[type[Object], ...] = (run.Run, cronrun.CronRun, queue.Queue, pricelist.PriceList)
+OWN: tuple[type[Object], ...] = (
+    run.Run, cronrun.CronRun, queue.Queue, reservation.Reservation, pricelist.PriceList,
+)  # fmt: skip
 """Our kinds: CRDs on Kubernetes, built in when embedded."""
 
 ALL: tuple[type[Object], ...] = (*kubernetes.ALL, *OWN)

@@ -21,7 +21,7 @@ from typing import Any, Final
 import cronsim
 import msgspec
 
-from windlass.kinds import cronrun, pricelist, quantity, queue, run
+from windlass.kinds import cronrun, pricelist, quantity, queue, reservation, run, times
 from windlass.kinds.meta import Object
 
 Json = dict[str, Any]
@@ -125,8 +125,33 @@ def _limit_covers_guarantee(spec: Json) -> bool:
     )
 
 
+def _one_begin(spec: Json) -> bool:
+    return ("from" in spec) != ("schedule" in spec)
+
+
+def _one_end(spec: Json) -> bool:
+    return ("to" in spec) != ("duration" in spec) and not ("to" in spec and "schedule" in spec)
+
+
+def _is_a_day(spec: Json) -> bool:
+    try:
+        times.parse(spec.get("from", "2026-01-01T00:00:00Z"))
+    except (ValueError, OverflowError):
+        return False
+    return True
+
+
+def _ends_after_it_begins(spec: Json) -> bool:
+    if "from" not in spec or "to" not in spec:
+        return True
+    try:
+        return times.parse(spec["to"]) > times.parse(spec["from"])
+    except (ValueError, OverflowError):
+        return False
+
+
 def _schedule_reads(spec: Json) -> bool:
-    schedule: str = spec["schedule"]
+    schedule: str = spec.get("schedule", "@daily")
     text = NAMED_SCHEDULES.get(schedule, schedule)
     try:
         cronsim.CronSim(text, _EPOCH)
@@ -162,6 +187,60 @@ _SHARED_MEMORY: Final = (
     "!has(self.shm) || string(self.shm) == 'auto' || "
     "quantity(string(self.shm)).compareTo(quantity(string(self.memory))) <= 0"
 )
+
+_RESERVATION: Final = (
+    Rule(
+        reservation.ReservationSpec, "", "must say when it begins: either from, or schedule",
+        "has(self.from) != has(self.schedule)", _one_begin,
+    ),
+    Rule(
+        reservation.ReservationSpec, "",
+        "must say when it ends: either to, or duration; with a schedule, by duration",
+        "has(self.to) != has(self.duration) && !(has(self.to) && has(self.schedule))", _one_end,
+    ),
+    Rule(
+        reservation.ReservationSpec, "from", "must be a day of the calendar",
+        "!has(self.from) || timestamp(self.from) > timestamp('1000-01-01T00:00:00Z')", _is_a_day,
+    ),
+    Rule(
+        reservation.ReservationSpec, "to", "must be a day of the calendar, later than from",
+        "!has(self.from) || !has(self.to) || timestamp(self.to) > timestamp(self.from)",
+        _ends_after_it_begins,
+    ),
+    Rule(
+        reservation.ReservationSpec, "", "must name either nodes or amounts",
+        "has(self.nodes) != has(self.amounts)",
+        lambda spec: ("nodes" in spec) != ("amounts" in spec),
+    ),
+    Rule(
+        reservation.ReservationSpec, "amounts", "must name at least one resource",
+        "!has(self.amounts) || size(self.amounts) > 0",
+        lambda spec: bool(spec.get("amounts", True)),
+    ),
+    Rule(
+        reservation.ReservationSpec, "schedule",
+        "must be five fields (minute hour day month weekday) that name a time, such as 0 20 * * 6",
+        "", _schedule_reads,
+    ),
+    Rule(
+        reservation.ReservationSpec, "timeZone",
+        "must be a known time zone such as UTC or Europe/Berlin", "", _zone_exists,
+    ),
+    Rule(
+        reservation.ReservedNodes, "", "must say either names or selector, with at least one",
+        "has(self.names) != has(self.selector) && (!has(self.selector) || size(self.selector) > 0)",
+        lambda nodes: ("names" in nodes) != ("selector" in nodes)
+        and bool(nodes.get("selector", True)),
+    ),
+    Rule(
+        reservation.Beneficiaries, "", "must name at least one queue, namespace or user; leave for "
+        "away if nothing may run there",
+        "(has(self.queues) && size(self.queues) > 0) || "
+        "(has(self.namespaces) && size(self.namespaces) > 0) || "
+        "(has(self.users) && size(self.users) > 0)",
+        lambda named: any(named.get(each) for each in ("queues", "namespaces", "users")),
+    ),
+)  # fmt: skip
 
 RULES: Final[tuple[Rule, ...]] = (
     _short_name(run.Run, run.MAX_NAME, "pods"),
@@ -233,6 +312,7 @@ RULES: Final[tuple[Rule, ...]] = (
         queue.Budget, "timeZone", "must be a known time zone such as UTC or Europe/Berlin",
         "", _zone_exists,
     ),
+    *_RESERVATION,
     Rule(
         pricelist.Price, "", "must say either rented or owned",
         "has(self.rented) != has(self.owned)",

@@ -22,6 +22,7 @@ from windlass.kinds.runstatus import AVOIDED as AVOIDED
 from windlass.kinds.runstatus import FINISHED as FINISHED
 from windlass.kinds.runstatus import HELD as HELD
 from windlass.kinds.runstatus import HISTORY_LENGTH as HISTORY_LENGTH
+from windlass.kinds.runstatus import MOVES as MOVES
 from windlass.kinds.runstatus import Assignment as Assignment
 from windlass.kinds.runstatus import Eviction as Eviction
 from windlass.kinds.runstatus import Held as Held
@@ -236,6 +237,10 @@ class Placement(Struct):
     """Devices that must be near each other."""
     nodes: NodeChoice | None = None
     """Which nodes are acceptable."""
+    movable: bool = False
+    """It may be stopped by the checkpoint contract and started again on other nodes, so that a
+    waiting run fits. Only when it reported a checkpoint within ten minutes, and at most once an
+    hour."""
 
 
 class Environment(Struct):

@@ -16,6 +16,7 @@ from windlass.kinds.meta import Struct
 
 Phase = Literal["Queued", "Starting", "Running", "Stopping", "Succeeded", "Failed", "Stopped"]
 FINISHED: Final = frozenset({"Succeeded", "Failed", "Stopped"})
+MOVES: Final = 16
 HISTORY_LENGTH: Final = 50
 AVOIDED: Final = 16
 HELD: Final = 128
@@ -40,6 +41,8 @@ class Assignment(Struct):
     """Under which leader it was decided; only those of the current epoch are started."""
     members: dict[str, list[Member]]
     """By role; a member's index is its place in the list."""
+    shrunk_at: fields.Time | None = None
+    """When it last gave surplus members back to a waiting run: it does not grow for a while."""
 
 
 class Eviction(Struct, kw_only=True):
@@ -54,6 +57,15 @@ class Eviction(Struct, kw_only=True):
     """By role, how many members may stay. None at all when absent."""
     deadline: fields.Time
     """Members that still run then are killed."""
+
+
+class Moved(Struct):
+    """One move to other nodes."""
+
+    at: fields.Time
+    """When it was told to go."""
+    by: str
+    """For whom: the uid of the Run that got the room."""
 
 
 class QueuePlace(Struct):
@@ -74,6 +86,8 @@ class Progress(Struct):
     """0 to 1."""
     metrics: Annotated[dict[str, float], Meta(max_length=64)] | None = None
     """Named numbers, such as `loss`."""
+    checkpoint: fields.Time | None = None
+    """When it last saved its state: what it computed until then is not lost if it is stopped."""
 
 
 class Transition(Struct, kw_only=True):
@@ -139,6 +153,8 @@ class RunStatus(Struct):
     """Room that it will get when others have given it back."""
     eviction: Eviction | None = None
     """Room that it must give back."""
+    moves: Annotated[list[Moved], Meta(max_length=MOVES)] | None = None
+    """The last times it was moved to other nodes so that another Run fits, oldest first."""
     members: dict[str, int] | None = None
     """By role, how many members this attempt has started, or is to keep when it shrinks."""
     retries: int = 0

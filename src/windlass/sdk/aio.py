@@ -13,9 +13,29 @@ import pathlib
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, Unpack, cast
 
-from windlass.kinds import cronrun, kubernetes, quantity, queue, registry, run, validation, wire
+from windlass.kinds import (
+    cronrun,
+    kubernetes,
+    quantity,
+    queue,
+    registry,
+    reservation,
+    run,
+    validation,
+    wire,
+)
 from windlass.kinds.meta import Object
-from windlass.sdk import applying, handles, queues, rights, runs, teams, tokens, watching
+from windlass.sdk import (
+    applying,
+    handles,
+    queues,
+    reservations,
+    rights,
+    runs,
+    teams,
+    tokens,
+    watching,
+)
 from windlass.sdk.handles import AsyncRunHandle
 from windlass.sdk.options import Options
 from windlass.store import connect, errors
@@ -64,6 +84,7 @@ class AsyncClient:
         self.namespace = namespace or self.store.access.namespace or "default"
         self.runs = AsyncRuns(self)
         self.queues = AsyncQueues(self)
+        self.reservations = AsyncReservations(self)
         self.crons = AsyncCrons(self)
         self.nodes = AsyncNodes(self)
         self.events = AsyncEvents(self)
@@ -191,6 +212,17 @@ class AsyncCollection(Generic[T]):
         """Changes fields of the spec: `await client.queues.patch("a", {"weight": 2})`."""
         place = self._client.place(self._kind)
         return await self._store.patch(self._kind, name, place, patch={"spec": dict(spec)})
+
+
+class AsyncReservations(AsyncCollection[reservation.Reservation]):
+    """Capacity that is set aside for a time, and maintenance windows."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        super().__init__(client, reservation.Reservation)
+
+    async def create(self, name: str, **fields: Any) -> reservation.Reservation:
+        """Reserves nodes or amounts; see `windlass.sdk.reservations.build`."""
+        return await self._store.create(reservations.build(name, **fields))
 
 
 class AsyncQueues(AsyncCollection[queue.Queue]):

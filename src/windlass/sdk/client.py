@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar, Unpack
 
-from windlass.kinds import cronrun, kubernetes, queue
+from windlass.kinds import cronrun, kubernetes, queue, reservation
 from windlass.kinds import run as run_kind
 from windlass.kinds.meta import Object
 from windlass.sdk import aio, applying, logs, portal, queues, rights, teams, tokens
@@ -161,6 +161,7 @@ class Client:
         """The same for asynchronous programs; use it on the SDK's loop only."""
         self.runs = Runs(self.aio.runs)
         self.queues = Queues(self.aio.queues)
+        self.reservations = Reservations(self.aio.reservations)
         self.crons = Crons(self.aio.crons)
         self.nodes = Nodes(self.aio.nodes)
         self.events = Events(self.aio.events)
@@ -255,6 +256,19 @@ class Collection(Generic[T]):
     def patch(self, name: str, spec: Mapping[str, Any]) -> T:
         """Changes fields of the spec: `client.queues.patch("a", {"weight": 2})`."""
         return portal.call(self._aio.patch(name, spec))
+
+
+class Reservations(Collection[reservation.Reservation]):
+    """Capacity that is set aside for a time, and maintenance windows."""
+
+    def __init__(self, found: aio.AsyncReservations) -> None:
+        super().__init__(found)
+        self._reservations = found
+
+    def create(self, name: str, **fields: Any) -> reservation.Reservation:
+        """Reserves nodes or amounts: `client.reservations.create("cooling", start="+2h",
+        lasts="8h", nodes=["n7"])`; see `windlass.sdk.reservations.build`."""
+        return portal.call(self._reservations.create(name, **fields))
 
 
 class Queues(Collection[queue.Queue]):

@@ -71,12 +71,19 @@ def context(environ: Mapping[str, str] = os.environ) -> Context:
 
 
 def report(
-    fraction: float | None = None, metrics: Mapping[str, float] | None = None, **more: float
+    fraction: float | None = None,
+    metrics: Mapping[str, float] | None = None,
+    *,
+    checkpointed: bool = False,
+    **more: float,
 ) -> None:
     """Tells how far the job is and what it measured: `windlass ps`, `get` and `why` show it.
 
     `report(0.25, loss=1.7)`. What was reported before and is not named again stays. Outside a job
     it does nothing. Cheap: it writes one small file, so call it as often as you like.
+
+    `report(checkpointed=True)` says that the state was just saved. A run that allows moves is moved
+    only soon after that, and of runs that may be preempted the one that loses the least work goes.
     """
     if fraction is not None and not 0 <= fraction <= 1:
         raise ValueError(f"fraction is {fraction}; it goes from 0 to 1")
@@ -84,6 +91,8 @@ def report(
     with _lock:
         if fraction is not None:
             _said.fraction = float(fraction)
+        if checkpointed:
+            _said.checkpoint = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         for name, value in {**(metrics or {}), **more}.items():
             number = float(value)
             if math.isfinite(number):
@@ -121,6 +130,7 @@ def progress(iterable: Iterable[T], total: int | None = None) -> Iterator[T]:
 class _Said:
     fraction: float | None = None
     metrics: dict[str, float] = dataclasses.field(default_factory=dict)
+    checkpoint: str | None = None
 
 
 _lock = threading.Lock()
@@ -129,7 +139,11 @@ _said = _Said()
 
 def _write(path: str) -> None:
     """Whole or not at all: whoever reads it never sees half a report."""
-    content = {"fraction": _said.fraction, "metrics": _said.metrics}
+    content = {
+        "fraction": _said.fraction,
+        "metrics": _said.metrics,
+        "checkpoint": _said.checkpoint,
+    }
     text = json.dumps({key: value for key, value in content.items() if value not in (None, {})})
     new = f"{path}.{os.getpid()}.new"
     # A report that cannot be written must not fail the job that it is about.

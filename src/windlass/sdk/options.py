@@ -75,6 +75,8 @@ class Options(TypedDict, total=False):
     pack: Literal["binpack", "spread", "fragmentation"]
     topology: str
     """Keep members within one "rack" if possible; "rack!" waits rather than spread."""
+    movable: bool
+    """It may be stopped and started on other nodes so that a waiting run fits."""
     nodes: Mapping[str, str]
     """Labels that a node must have."""
     tolerations: Sequence[str]

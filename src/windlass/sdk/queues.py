@@ -85,7 +85,7 @@ async def apply(store: KubernetesStore, wanted: Sequence[Json], made: Plan) -> l
             spec = {name: after for name, (_, after) in change.fields.items()}
             patch = {
                 "metadata": {"resourceVersion": change.version},
-                "spec": {name: _replacing(change.fields[name][0], spec[name]) for name in spec},
+                "spec": {name: replacing(change.fields[name][0], spec[name]) for name in spec},
             }
             await store.patch(queue.Queue, change.name, patch=patch)
         else:
@@ -155,10 +155,11 @@ def _is_amounts(value: Any) -> bool:
     return isinstance(value, Mapping) and all(isinstance(v, int | str) for v in value.values())
 
 
-def _replacing(before: Any, after: Any) -> Any:
+def replacing(before: Any, after: Any) -> Any:
     """In a merge-patch: a mapping is replaced whole, what is not there goes."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
-        return {**dict.fromkeys(before), **after}
+        inner = {key: replacing(before.get(key), value) for key, value in after.items()}
+        return {**dict.fromkeys(before), **inner}
     return after
 
 

@@ -177,7 +177,12 @@ def _placement(said: dict[str, Any]) -> run.Placement:
         selector=_mapping(said, "nodes"),
         tolerations=[_toleration(text) for text in said.get("tolerations", ())] or None,
     )
-    placement: run.Placement = _given(run.Placement, gang=said.get("gang"), pack=said.get("pack"))
+    placement: run.Placement = _given(
+        run.Placement,
+        gang=said.get("gang"),
+        pack=said.get("pack"),
+        movable=said.get("movable"),
+    )
     placement.nodes = choice
     if level := said.get("topology", ""):
         mode: Literal["required", "preferred"] = "required" if level[-1] == "!" else "preferred"

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, get_args
 
 from windlass.kinds import kubernetes, meta, queue, validation, wire
 from windlass.kinds import run as run_kind
-from windlass.sdk import tokens, watching
+from windlass.sdk import queues, tokens, watching
 from windlass.store import errors
 from windlass.store.kubernetes.client import KubernetesStore
 
@@ -439,7 +439,7 @@ def _differing(have: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, 
         if isinstance(value, Mapping) and isinstance(old, Mapping):
             # `gpu: 16` of a file and gpu=16 of a command are the same.
             if {k: str(v) for k, v in value.items()} != {k: str(v) for k, v in old.items()}:
-                patch[key] = {**dict.fromkeys(old), **value}
+                patch[key] = queues.replacing(old, value)
         elif old != value:
             patch[key] = value
     return patch

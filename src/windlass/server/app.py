@@ -30,6 +30,7 @@ from windlass.server import (
     queries,
     reviews,
     routes,
+    submissions,
     tokenapi,
     tokens,
     usage,
@@ -79,6 +80,7 @@ class App(Handling):
         self._objects = Objects(api, self.metrics, self._streams, gateway)
         kept = places.on_disk(folder, folder / "agent" / kept_logs.FOLDER)
         self._platform = PlatformApi(store, access, kept, self._streams)
+        self._submissions = submissions.Submissions(store, self._platform.explainer)
         self.engine: engine.Engine | None = None
         """What this engine can do: Runs that ask for more are refused when they are created."""
         self.background: list[asyncio.Task[None]] = self._platform.background()
@@ -93,6 +95,7 @@ class App(Handling):
     async def stop(self) -> None:
         """Ends watches cleanly; `readyz` says so from now on."""
         self._stopping = True
+        await self._submissions.stop()
         await self._platform.stop()
         await self._streams.stop()
 
@@ -147,11 +150,25 @@ class App(Handling):
         )
         if self.engine is not None and resource == run.Run.resource:
             await self._prepare_run(self.engine, call)
+            return await self._answer_run(call)
         if target.subresource == "token":
             body = await bodies.read_object(request)
             issued = self._access.pods.issue(identity, target.namespace, target.name, body)
             return json_response(await issued, 201)
         return await self._objects.answer(call)
+
+    async def _answer_run(self, call: Call) -> web.StreamResponse:
+        """Where queues limit how many runs a user may submit, no run beyond that is created."""
+        if call.verb != "create" or not await self._submissions.binding():
+            return await self._objects.answer(call)
+        body = await bodies.read_object(call.request)
+
+        def created() -> str:
+            return "" if "dryRun" in call.query else call.created
+
+        place = call.target.namespace
+        async with self._submissions.admitted(call.identity, place, body, created):
+            return await self._objects.answer(call)
 
     async def _prepare_run(self, facts: engine.Engine, call: Call) -> None:
         """What is looked at before a Run is created or deleted."""

@@ -48,6 +48,7 @@ class PlatformApi:
         self._mailboxes = mailboxes.Mailboxes(places.mailboxes, self._for_workers)
         self._platform = platform.Platform(store, rights)
         self._sharing = sharing.Sharing(store, rights, self._platform)
+        self.explainer = self._platform.explainer
         self.accounts = accounts.Accounts(store, rights)
         self._platform.costs = self.accounts
         self._addresses = addresses.Addresses(store, rights, self._pods)

@@ -49,6 +49,7 @@ _ADMIN = (
         READ + WRITE,
         (
             "namespaces", "queues.windlass.dev", "pricelists.windlass.dev",
+            "reservations.windlass.dev",
             "priorityclasses.scheduling.k8s.io",
             "clusterrolebindings.rbac.authorization.k8s.io",
         ),
@@ -64,7 +65,7 @@ ROLES: dict[str, tuple[Rule, ...]] = {
 }
 EVERYONE = (
     Rule(READ, (
-        "queues.windlass.dev", "pricelists.windlass.dev", "nodes",
+        "queues.windlass.dev", "pricelists.windlass.dev", "reservations.windlass.dev", "nodes",
         "priorityclasses.scheduling.k8s.io",
     )),
     # The sharing tree, and how full nodes are; what is named is asked again behind this door.

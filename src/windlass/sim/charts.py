@@ -43,10 +43,12 @@ class Axis:
         return begin + part * (end - begin)
 
 
-def lines(series: Sequence[Line], x: Axis, y: Axis, label: str) -> str:
-    """One path for each series; its name shows when the pointer rests on it."""
+def lines(series: Sequence[Line], x: Axis, y: Axis, label: str, classes: Sequence[str] = ()) -> str:
+    """One path for each series; its name shows when the pointer rests on it. Without `classes` of
+    their own, series differ by colour and dashes."""
     drawn = [
-        f'<path class="line s{number % COLOURS}" d="{_path(line.x, line.y, x, y)}">'
+        f'<path class="line {classes[number] if classes else f"s{number % COLOURS}"}" '
+        f'd="{_path(line.x, line.y, x, y)}">'
         f"<title>{html.escape(line.name)}</title></path>"
         for number, line in enumerate(series)
     ]

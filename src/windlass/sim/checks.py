@@ -1,10 +1,10 @@
 """Rules that hold after every decision, checked on the facts by other means than the core's own.
 
 Capacity (I1), gangs whole or absent (I2), required topology (I3), quotas (I4), no eviction without
-a gainer that holds the room (I5), promised starts kept (I9), same facts same answer (I10). The
-numbers are those of the scheduling notes; rules that the live scheduler watches, too, are in
-`core.invariants`. Everything is counted again from the facts, so that a
-mistake in an index cannot hide itself.
+a gainer that holds the room (I5), no queue taken below its guarantee (I8), promised starts kept
+(I9), same facts same answer (I10). The numbers are those of the scheduling notes; rules that the
+live scheduler watches, too, are in `core.invariants`. Everything is counted again from the facts,
+so that a mistake in an index cannot hide itself.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from windlass.core import cycle, state
+from windlass.core import advance_invariants, cycle, state
 from windlass.core.facts import Decision, Facts, Nomination, Policy, Queue
 from windlass.core.invariants import (
     Broken,
     Members,
     in_one_domain,
     no_orphan_evictions,
+    queues_keep_their_guarantees,
     whole_gangs,
     within_capacity,
 )
@@ -37,6 +38,7 @@ class Checker:
         self.promises = Promises(late) if promises else None
         self.checked = 0
         self._used_before: dict[str, dict[str, int]] = {}
+        self._committed_before: dict[str, int] = {}
 
     def before(self, snapshot: Snapshot, decision: Decision, now: float) -> None:
         """The decision against the facts it was made on."""
@@ -44,9 +46,12 @@ class Checker:
         if self.again and self.checked % self.again == 0:
             same_answer(snapshot, decision, now, self.policy)
         no_orphan_evictions(snapshot, decision, now)
+        advance_invariants.hold(snapshot, decision, now)
+        queues_keep_their_guarantees(snapshot, decision, now)
         if self.promises is not None:
             self.promises.decided(snapshot, decision, now)
         self._used_before = used_by_queue(snapshot)
+        self._committed_before = commitments(snapshot)
 
     def after(self, snapshot: Snapshot, decision: Decision, now: float) -> None:
         """The facts once the decision was carried out."""
@@ -61,7 +66,7 @@ class Checker:
         whole_gangs(moved, now)
         in_one_domain(facts.levels, nodes, moved, now)
         within_limits(snapshot, self._used_before, now)
-        firm_within_guarantee(snapshot, decision, now)
+        firm_within_commitments(snapshot, self._committed_before, now)
 
     def started(self, record: Record, now: float) -> None:
         """I9; only where runtimes are honest and no node is lost."""
@@ -105,21 +110,37 @@ def within_limits(snapshot: Snapshot, before: Mapping[str, Mapping[str, int]], n
                 )
 
 
-def firm_within_guarantee(snapshot: Snapshot, decision: Decision, now: float) -> None:
-    """I4: who cannot be preempted starts only inside the queue's own guarantee."""
+def firm_within_commitments(snapshot: Snapshot, before: Mapping[str, int], now: float) -> None:
+    """I4: who cannot be preempted starts only where the guarantees of others still fit beside it.
+    A queue is committed to its guarantee, or to what its non-preemptible units hold and its
+    children are committed to, if that is more; what all roots are committed to fits the cluster,
+    or is no more than it was before."""
+    for resource, after in commitments(snapshot).items():
+        most = max(before.get(resource, 0), snapshot.tree.capacity.get(resource, 0))
+        if after > most:
+            raise Broken(
+                f"I4 at {now}: guarantees and what cannot be preempted come to {after} "
+                f"{resource}, there is {snapshot.tree.capacity.get(resource, 0)}"
+            )
+
+
+def commitments(snapshot: Snapshot) -> dict[str, int]:
+    """Of all roots, by resource that is guaranteed to anybody."""
+    direct: dict[str, dict[str, int]] = {}
+    for key, running in snapshot.running.items():
+        if not running.unit.preemptible:
+            sums = direct.setdefault(running.unit.queue, {})
+            for resource, amount in snapshot.held[key].items():
+                sums[resource] = sums.get(resource, 0) + amount
     tree = snapshot.tree
-    started = {placement.unit for placement in decision.placements}
-    firm = [r.unit for r in snapshot.running.values() if not r.unit.preemptible]
-    for name in sorted({unit.queue for unit in firm if unit.key in started}):
-        members = [unit.key for unit in firm if name in _upwards(unit.queue, snapshot.queues)]
-        for resource in sorted(tree.guaranteed):
-            held = sum(snapshot.held[key].get(resource, 0) for key in members)
-            own = tree.guarantee[name].get(resource, 0)
-            if held > own:
-                raise Broken(
-                    f"I4 at {now}: units of queue {name} that cannot be preempted hold {held} "
-                    f"{resource}, its guarantee is {own}"
-                )
+
+    def of(name: str, resource: str) -> int:
+        below = sum(of(child, resource) for child in tree.children.get(name, ()))
+        load = direct.get(name, {}).get(resource, 0) + below
+        return max(tree.guarantee[name].get(resource, 0), load)
+
+    roots = tree.children.get("", ())
+    return {r: sum(of(name, r) for name in roots) for r in sorted(tree.guaranteed)}
 
 
 def used_by_queue(snapshot: Snapshot) -> dict[str, dict[str, int]]:

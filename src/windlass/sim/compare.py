@@ -86,7 +86,10 @@ def checker_for(scenario: Scenario, variant: Variant, again: int = RECHECK) -> c
         )
         and not scenario.outages
         and not any(job.fails for job in scenario.jobs)
-        and (scenario.costs.grace <= 0 or not (policy.preempt or policy.reclaim))
+        and (
+            scenario.costs.grace <= 0
+            or not (policy.preempt or policy.reclaim or scenario.facts.advance)
+        )
     )
     return checks.Checker(policy, again=again, promises=kept)
 
@@ -104,7 +107,7 @@ def rows(comparison: Comparison) -> list[list[str]]:
 
 def _row(found: dict[str, Any]) -> list[str]:
     waits, completions = found["wait_s"], found["completion_s"]
-    fair = found["fairness"]["queues"] or found["fairness"]["users"]
+    fair = found["fairness"]["queues"]
     points = ("mean", "p50", "p95", "p99")
     return [
         found["policy"],
@@ -191,9 +194,10 @@ def remarks(comparison: Comparison) -> list[str]:
             said.append(f"{outcome.policy}: jobs paid {paid} of the {whole} that the nodes cost")
         made = found["promises"]
         if made["made"]:
-            late = made["worst_delay_s"]
+            late, gone = made["worst_delay_s"], made["withdrawn"]
             said.append(
                 f"{outcome.policy}: {made['kept']} of {made['made']} promised starts were kept"
+                + (f", {gone} withdrawn before" if gone else "")
                 + (f", the worst {told_seconds(late)} late" if late else "")
             )
     missing = comparison.data()["not_played"]

@@ -19,10 +19,11 @@ import msgspec
 import yaml
 from msgspec import Meta
 
-from windlass.core import facts_check
-from windlass.core.facts import DeviceRequest, Facts, Node, Queue, Topology, Unit
+from windlass.core.facts import Account, Facts, Node, Queue, Taint, Unit
 from windlass.kinds import duration, quantity
-from windlass.sim import shaping, synthetic, traces
+from windlass.sim import fieldnames, jobspec, queuespec, shaping, synthetic, traces, windows
+from windlass.sim import scenario as scenarios
+from windlass.sim.jobspec import Count, JobSpec, Moment, Seconds, Some, Struct, moment, seconds
 from windlass.sim.scenario import (
     FOREVER,
     BadInput,
@@ -33,7 +34,6 @@ from windlass.sim.scenario import (
     devices_of,
 )
 
-Seconds = str | Annotated[float, Meta(ge=0, le=facts_check.MOST_SECONDS)]
 MOST_LOSSES = 1_000_000
 """Of nodes, by chance, in one scenario."""
 _COUNTS = {"shapes": (3, 10_000), "priorities": (1, 10_000)}
@@ -42,12 +42,12 @@ _ONE_WHOLE = (("cpu_only", "shares"), ("required_rack", "preferred_block"))
 """Parts of a mix of which a job is in one at most."""
 
 
-class Struct(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """Fields are written as users write objects."""
+class TaintSpec(Struct):
+    """Keeps jobs away that do not tolerate it."""
 
-
-Count = Annotated[int, Meta(ge=0, le=1_000_000)]
-Some = Annotated[int, Meta(ge=1, le=1_000_000)]
+    key: str
+    value: str = ""
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = "NoSchedule"
 
 
 class NodeGroup(Struct):
@@ -67,21 +67,9 @@ class NodeGroup(Struct):
     """Of one node, an hour."""
     numa: Annotated[int, Meta(ge=0, le=64)] = 0
     """NUMA nodes that share its CPU, memory and GPUs evenly; 0: what each has is not said."""
-
-
-class QueueWords(Struct):
-    name: str
-    parent: str = ""
-    guarantee: dict[str, str | float] = {}
-    limit: dict[str, str | float] = {}
-    lend: dict[str, str | float] = {}
-    weight: int = 1
-    order: str = "fifo"
-    strict: bool = False
-    reserve: int | None = None
-    min_runtime: Seconds = 0
-    max_priority: int | None = None
-    user_fair: bool = False
+    taints: list[TaintSpec] = []
+    capabilities: list[str] = []
+    """What jobs may ask for by name."""
 
 
 class Load(Struct):
@@ -101,25 +89,16 @@ class Load(Struct):
         _refuse_bad_mix(self.mix)
 
 
-class JobWords(Struct):
-    name: str
-    at: Seconds = 0
-    duration: Seconds = "1h"
-    queue: str = "default"
-    gpus: Count = 1
-    """Of each member."""
-    members: Some = 1
-    most: Count = 0
-    """Members it can grow to; 0: no more than `members`."""
-    cpu: str | float = 0
-    memory: str | float = 0
+class PastUse(Struct):
+    """What a queue, or one of its users, used before the start, in time of the whole cluster: half
+    of it for a day is 12h. See `core.accounting`."""
+
+    queue: str
     user: str = ""
-    priority: int = 50
-    preemptible: bool = True
-    topology: str = ""
-    required: bool = True
-    bundle: Literal["", "numa", "pcie"] = ""
-    """GPUs, CPU and memory of each member in one such place of a node."""
+    excess: Moment = 0
+    """Above the entitlement; below 0: it is owed something."""
+    usage: Seconds = 0
+    """In all; it counts where the queue has a half-life."""
 
 
 class TraceWords(Struct):
@@ -163,13 +142,18 @@ class CostWords(Struct):
 class Described(Struct):
     name: str
     nodes: Annotated[list[NodeGroup], Meta(min_length=1)]
-    queues: list[QueueWords] = []
-    jobs: list[JobWords] = []
+    queues: list[dict[str, Any]] = []
+    """Fields as in `core.facts.Queue`; `sim.queuespec` reads them."""
+    jobs: list[JobSpec] = []
+    past_use: list[PastUse] = []
     load: Load | None = None
     trace: TraceWords | None = None
     costs: CostWords = msgspec.field(default_factory=CostWords)
     outages: list[OutageWords] = []
     trouble: Trouble | None = None
+    start: Moment | None = None
+    """Where it begins; jobs that were submitted before wait there. None: see `scenario.begin`."""
+    reservations: list[windows.ReservationWords] = []
 
     def __post_init__(self) -> None:
         count = sum(group.count for group in self.nodes)
@@ -183,8 +167,11 @@ class Described(Struct):
 def read(path: Path) -> Scenario:
     document = _document(path)
     try:
+        fieldnames.refuse_unknown(document, Described)
         words = msgspec.convert(document, Described)
         return scenario(words, path.parent)
+    except BadInput as problem:
+        raise BadInput(f"{path}: {problem}") from problem
     except (msgspec.ValidationError, quantity.Malformed, duration.Malformed) as problem:
         raise BadInput(f"{path}: {problem}.") from problem
 
@@ -195,8 +182,10 @@ def scenario(words: Described, folder: Path = Path()) -> Scenario:
     levels: tuple[str, ...] = synthetic.LEVELS if blocks else shaping.LEVELS
     if not any(node.path for node in nodes):
         levels = ()
-    queues = tuple(queue(each) for each in words.queues) or (Queue("default"),)
-    jobs = [*map(_job, words.jobs), *_drawn(words.load, nodes, queues, levels)]
+    queues = tuple(
+        queuespec.queue(each, f"queues[{number}]") for number, each in enumerate(words.queues)
+    ) or (Queue("default"),)
+    jobs = [*map(jobspec.Builder().job, words.jobs), *_drawn(words.load, nodes, queues, levels)]
     if words.trace is not None:
         jobs += traces.read_jobs(folder / words.trace.file, queue=words.trace.queue)
     bad = sorted({job.unit.queue for job in jobs} - {each.name for each in queues})
@@ -211,37 +200,30 @@ def scenario(words: Described, folder: Path = Path()) -> Scenario:
             shown = ", ".join(sorted(names)[:3])
             raise BadInput(f"{words.name}: there is no node {outage.node!r}: there are {shown}...")
     until = max(job.unit.submitted for job in jobs)
-    return Scenario(
-        words.name,
-        Facts(nodes, queues, levels=levels),
-        tuple(jobs),
-        (*map(_outage, words.outages), *_losses(words.trouble, nodes, until)),
-        costs(words.costs),
-        jobs[0].unit.submitted,
+    outages = (*map(_outage, words.outages), *_losses(words.trouble, nodes, until))
+    start = None if words.start is None else moment(words.start)
+    reserved = windows.read(
+        words.reservations, nodes, queues, seconds=seconds, amounts=queuespec.amounts
     )
+    facts = Facts(nodes, queues, levels=levels, accounts=_accounts(words), advance=reserved)
+    played = Scenario(words.name, facts, tuple(jobs), outages, costs(words.costs))
+    return scenarios.begin(played, start)
 
 
-def queue(words: QueueWords) -> Queue:
-    if words.order not in ("fifo", "lifo", "priority", "fair", "shortest", "attained"):
-        raise BadInput(f"Queue {words.name}: there is no order {words.order!r}.")
-    fields: dict[str, Any] = msgspec.structs.asdict(words)
-    for name in ("guarantee", "limit", "lend"):
-        fields[name] = amounts(fields[name])
-    fields["min_runtime"] = seconds(words.min_runtime)
-    return Queue(**fields)
-
-
-def amounts(words: dict[str, Any]) -> dict[str, int]:
-    """Quantities as users write them into the core's integers."""
-    return {
-        name: quantity.whole(value) if name == "memory" else quantity.milli(value)
-        for name, value in words.items()
+def _accounts(words: Described) -> tuple[Account, ...]:
+    known = {each.get("name") for each in words.queues} or {"default"}
+    for each in words.past_use:
+        if each.queue not in known:
+            raise BadInput(f"pastUse names the queue {each.queue!r}: describe it in `queues`.")
+    accounts = {
+        (each.queue, each.user): Account(
+            each.queue, each.user, moment(each.excess), seconds(each.usage)
+        )
+        for each in words.past_use
     }
-
-
-def seconds(words: Seconds) -> float:
-    """A duration such as 90s or 2h, or plain seconds."""
-    return duration.milliseconds(words) / 1000 if isinstance(words, str) else float(words)
+    if len(accounts) < len(words.past_use):
+        raise BadInput("pastUse names a queue, or a user of it, twice: leave one of them out.")
+    return tuple(accounts.values())
 
 
 def costs(words: CostWords) -> Costs:
@@ -304,6 +286,8 @@ def _nodes(groups: list[NodeGroup]) -> Iterator[Node]:
             group.gpus, group.model, quantity.whole(group.gpu_memory) >> 20,
             quantity.milli(group.cpu), quantity.whole(group.memory), group.labels,
             round(group.price * 10**9 / 3600), group.numa,
+            tuple(Taint(each.key, each.value, each.effect) for each in group.taints),
+            frozenset(group.capabilities),
         )  # fmt: skip
         for path in paths.of(group):
             yield form.node(f"{group.name}-{number:04}", path)
@@ -336,27 +320,6 @@ class _Paths:
         racks = math.ceil(group.count / group.rack)
         self._racks += racks
         self._blocks += math.ceil(racks / wide)
-
-
-def _job(words: JobWords) -> Job:
-    lasts = seconds(words.duration)
-    most = max(words.members, words.most)
-    needs = {"cpu": quantity.milli(words.cpu), "memory": quantity.whole(words.memory)}
-    role = shaping.Roles().of(
-        words.members,
-        {name: amount for name, amount in needs.items() if amount},
-        (DeviceRequest("gpu", words.gpus),) if words.gpus else (),
-    )
-    if words.bundle and not words.gpus:
-        raise BadInput(f"Job {words.name} bundles no GPUs: give it gpus, or leave bundle out.")
-    role = dataclasses.replace(role, most=most, bundle=words.bundle)
-    unit = Unit(
-        words.name, words.queue, (role,), seconds(words.at),
-        words.user, priority=words.priority, preemptible=words.preemptible,
-        topology=Topology(words.topology, words.required) if words.topology else None,
-        expected=lasts, kin=words.user,
-    )  # fmt: skip
-    return Job(unit, lasts)
 
 
 def _drawn(

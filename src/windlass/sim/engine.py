@@ -16,13 +16,14 @@ from typing import Protocol, TypeGuard
 
 from windlass.core import alike, cycle, state
 from windlass.core.facts import Decision, Eviction, Placement, Running, Seat, Unit
-from windlass.sim import pricing
-from windlass.sim.live import Live, Record
+from windlass.sim import pricing, windows
+from windlass.sim.live import Attempt, How, Live, Record
 from windlass.sim.measures import Outcome, Timeline
 from windlass.sim.scenario import FOREVER, Scenario, merged
+from windlass.sim.usage import Usage
 from windlass.sim.variants import Variant
 
-_END, _FAIL, _LEFT, _GIVE_UP, _DOWN, _UP, _ARRIVE = range(7)
+_END, _FAIL, _TIMEOUT, _LEFT, _GIVE_UP, _DOWN, _UP, _ARRIVE = range(8)
 """What can happen; at the same moment in this order: room is given back before it is asked for."""
 _IDLE_WAKES = 100
 """When nothing is left but to wait, so many decisions by time alone are made before it ends."""
@@ -67,7 +68,7 @@ class Simulation:
         self.prices = pricing.Prices(scenario.facts.nodes)
         self.now = scenario.start
         self.records = {
-            job.unit.key: Record(dataclasses.replace(job, unit=variant.unit(job.unit)))
+            job.unit.key: Record(dataclasses.replace(job, unit=self._unit(job.unit)))
             for job in scenario.jobs
         }
         self.live: dict[str, Live] = {}
@@ -78,6 +79,7 @@ class Simulation:
         self._last: cycle.Cycle | None = None
         self.snapshot = self._built()
         self.timeline = Timeline(self.snapshot, [job.unit for job in scenario.jobs])
+        self.usage = Usage(self.snapshot, self.timeline.resource)
         self._heap: list[tuple[float, int, int, str, int]] = []
         self._pushed = 0
         self._wake: float | None = scenario.start
@@ -85,6 +87,10 @@ class Simulation:
         self._checkpoints: list[tuple[float, str, int]] = []
         self._stops_happen = self._may_preempt()
         self._begin()
+
+    def _unit(self, unit: Unit) -> Unit:
+        unit = self.variant.unit(unit)
+        return windows.with_grace(unit, self.scenario.facts, self.costs.grace)
 
     # --- the loop
 
@@ -94,24 +100,29 @@ class Simulation:
         if at is None:
             return False
         self.now = at
+        state.apply(self.snapshot, [state.Elapsed(self.now)])
         events = [*self._happenings(), *self._saved_states()]
-        state.apply(self.snapshot, events)
+        self._apply(events)
         if self._changes_nothing(events):
             self._check_that_nothing_changes()
         else:
             while self._decide():
                 pass
         self.timeline.note(self.now, self.snapshot)
+        self.usage.note(self.now, self.snapshot)
         return True
 
     def outcome(self) -> Outcome:
         for live in self.live.values():
             live.pays(self.now, live.fee)
+            attempt = live.record.attempts[-1]
+            attempt.holds(self.now, attempt.held)
         last = cycle.decide(self.snapshot, self.now, self.policy)
         return Outcome(
             self.scenario.name, self.variant.name,
             tuple(each for each in self.records.values() if each.job.unit.kin is not None),
             self.timeline,
+            self.usage,
             self.scenario.start, self.now, self.decisions,
             {verdict.unit: verdict.message for verdict in last.verdicts},
             self.prices.total,
@@ -157,7 +168,7 @@ class Simulation:
         self.decisions += 1
         if self.checker is not None:
             self.checker.before(self.snapshot, decision, self.now)
-        state.apply(self.snapshot, self._carry_out(decision))
+        self._apply(self._carry_out(decision))
         if self.checker is not None:
             self.checker.after(self.snapshot, decision, self.now)
         self._wake = decision.wake_at
@@ -187,6 +198,8 @@ class Simulation:
             return version == live.version
         if version != live.attempt:
             return False
+        if what == _TIMEOUT:
+            return True
         if what == _LEFT:
             return bool(live.running.leaving)
         # A gang that was whole again, and lost others since, has until later.
@@ -197,21 +210,32 @@ class Simulation:
             return self._ends(live)
         if what == _FAIL:
             return self._fails(live)
-        return self._has_left(live) if what == _LEFT else self._back_to_queue(live)
+        if what == _TIMEOUT:
+            return self._times_out(live)
+        if what == _LEFT:
+            return self._has_left(live)
+        return self._back_to_queue(live, "node lost")
 
     def _arrives(self, record: Record) -> list[state.Event]:
         record.waits(self.now)
         return [state.Waits(record.job.unit)]
 
     def _ends(self, live: Live) -> list[state.Event]:
-        self._let_go(live)
+        self._let_go(live, "finished")
         live.record.end = self.now
         self.ended += 1
         return [state.Gone(live.key, live.record.ran)]
 
+    def _times_out(self, live: Live) -> list[state.Event]:
+        """The attempt ran as long as it may: as on the platform, there is no other one."""
+        self._let_go(live, "timeout")
+        live.record.timed_out = self.now
+        self.ended += 1
+        return [state.Gone(live.key)]
+
     def _fails(self, live: Live) -> list[state.Event]:
         live.record.failed += 1
-        return self._back_to_queue(live, not_before=self.now + self.costs.backoff)
+        return self._back_to_queue(live, "failed", self.now + self.costs.backoff)
 
     def _has_left(self, live: Live) -> list[state.Event]:
         """The grace of members that were told to go is over."""
@@ -220,8 +244,11 @@ class Simulation:
         if len(rest) == len(running.seats):
             return []
         if not rest:
-            live.record.preempted += 1
-            return self._back_to_queue(live)
+            if not live.moves:
+                live.record.preempted += 1
+            return self._back_to_queue(live, "moved" if live.moves else "preempted")
+        live.running = dataclasses.replace(live.running, shrunk_at=self.now)
+        live.record.shrunk += 1
         return [self._reseat(live, rest)]
 
     def _node_turns(self, name: str, *, up: bool) -> list[state.Event]:
@@ -236,7 +263,7 @@ class Simulation:
             rest = tuple(seat for seat in live.running.seats if seat.node != name)
             live.roll_back(self.now, self.costs.checkpoint)
             if not rest:
-                events += self._back_to_queue(live)
+                events += self._back_to_queue(live, "node lost")
                 continue
             events.append(self._reseat(live, rest))
             if live.rate <= 0:
@@ -244,16 +271,17 @@ class Simulation:
                 self._push(self.now + self.costs.repair, _GIVE_UP, live.key, live.attempt)
         return events
 
-    def _back_to_queue(self, live: Live, not_before: float = 0.0) -> list[state.Event]:
+    def _back_to_queue(self, live: Live, how: How, not_before: float = 0.0) -> list[state.Event]:
         """An attempt is over before its work is done: it waits again for the rest."""
         live.roll_back(self.now, self.costs.checkpoint)
-        self._let_go(live)
+        self._let_go(live, how)
         record, unit = live.record, live.record.job.unit
         record.saved = live.done
         record.waits(self.now)
         waits = dataclasses.replace(
-            unit, attained=record.ran, expected=self._said_to_be_left(live), not_before=not_before
-        )
+            unit, attained=record.ran, expected=self._said_to_be_left(live), not_before=not_before,
+            moved=tuple(record.moved), preemptions=record.preempted,
+        )  # fmt: skip
         return [state.Waits(waits)]
 
     def _said_to_be_left(self, live: Live) -> float | None:
@@ -265,8 +293,11 @@ class Simulation:
         left = said - live.done
         return (left if left > 0 else _LATE_LEFT) + self.costs.restart
 
-    def _let_go(self, live: Live) -> None:
+    def _let_go(self, live: Live, how: How) -> None:
         del self.live[live.key]
+        attempt = live.record.attempts[-1]
+        attempt.holds(self.now, 0.0)
+        attempt.ended, attempt.how = self.now, how
         live.pays(self.now, 0.0)
         self.broken.pop(live.key, None)
         live.record.ran += self.now - live.running.started
@@ -286,10 +317,7 @@ class Simulation:
         for eviction in decision.evictions:
             events += self._must_go(eviction)
         events += self._promises(decision)
-        for reservation in decision.reservations:
-            record = self.records[reservation.unit]
-            if record.promised is None:
-                record.promised = reservation.start
+        self._note_reservations(decision)
         if decision.reservations != self.snapshot.reservations:
             events.append(state.Promised(decision.reservations))
         return events
@@ -305,13 +333,18 @@ class Simulation:
             unit,
             placement.seats,
             self.now,
-            None if unit.expected is None else self.now + unit.expected,
+            self._expected_end(unit),
             self.now + self._min_runtime(unit),
             self.now,
         )
         live = self._goes_live(record, running, self.now + (self.costs.restart if again else 0.0))
         self._save_later(live)
         return state.Holds(running)
+
+    def _expected_end(self, unit: Unit) -> float | None:
+        """As far as its own word is believed."""
+        estimate = self.snapshot.history.estimate(unit)
+        return None if estimate is None else self.now + estimate
 
     def _goes_live(self, record: Record, running: Running, loaded: float) -> Live:
         self._pushed += 1
@@ -322,6 +355,9 @@ class Simulation:
         self.live[live.key] = live
         live.pays(self.now, self.prices.fee(running.unit, running.seats))
         self._works_on(live)
+        if record.job.longest != FOREVER:
+            until = running.started + record.job.longest
+            self._push(max(self.now, until), _TIMEOUT, live.key, live.attempt)
         return live
 
     def _joins(self, live: Live, placement: Placement) -> state.Event:
@@ -336,10 +372,37 @@ class Simulation:
         live = self.live.get(eviction.unit)
         if live is None:
             return []
+        if eviction.move:
+            live.moves = True
+            live.record.moved.append((self.now, eviction.gainer))
         leaving = tuple(sorted({*live.running.leaving, *eviction.seats}))
         live.running = dataclasses.replace(live.running, leaving=leaving)
         self._push(self.now + self.costs.grace, _LEFT, live.key, live.attempt)
         return [state.Holds(live.running)]
+
+    def _apply(self, events: list[state.Event]) -> None:
+        """Carries events into the snapshot and into what is written down about it."""
+        state.apply(self.snapshot, events)
+        self.usage.happened(events, self.snapshot)
+        for event in events:
+            if isinstance(event, state.Holds):
+                self._note_held(event.running)
+
+    def _note_held(self, running: Running) -> None:
+        amount = self.snapshot.held[running.unit.key].get(self.timeline.resource, 0)
+        nodes = (seat.node for seat in running.seats)
+        self.records[running.unit.key].attempts[-1].holds(self.now, amount / 1000, nodes)
+
+    def _note_reservations(self, decision: Decision) -> None:
+        """First firm reservations, and those that are withdrawn."""
+        for each in decision.withdrawals:
+            attempt = self.records[each.unit].attempts[-1]
+            if attempt.withdrawn is None:
+                attempt.withdrawn, attempt.withdrawn_because = self.now, each.reason
+        for reservation in decision.reservations:
+            attempt = self.records[reservation.unit].attempts[-1]
+            if reservation.firm and attempt.reserved is None:
+                attempt.reserved = reservation.start
 
     def _promises(self, decision: Decision) -> list[state.Event]:
         """Nominations are facts for the next decision: new ones, and those given up."""
@@ -400,11 +463,17 @@ class Simulation:
 
     def _may_preempt(self) -> bool:
         """Whether anybody can ever be stopped for another; if not, checkpoints interest nobody."""
+        if self.scenario.facts.advance:
+            return True
         if not (self.policy.preempt or self.policy.reclaim):
             return False
         queues = self.snapshot.queues.values()
-        return len({record.job.unit.priority for record in self.records.values()}) > 1 or any(
-            queue.guarantee or queue.order == "attained" for queue in queues
+        units = [record.job.unit for record in self.records.values()]
+        return (
+            len({unit.priority for unit in units}) > 1
+            or any(queue.guarantee or queue.order == "attained" for queue in queues)
+            or any(role.most > role.least for unit in units for role in unit.roles)
+            or any(unit.movable for unit in units)
         )
 
     # --- the beginning
@@ -423,7 +492,11 @@ class Simulation:
         for running in self.scenario.facts.running:
             record = self.records[running.unit.key]
             record.first_start = running.started
+            attempt = Attempt(running.unit.submitted, running.started, how="running")
+            attempt.since = self.now
+            record.attempts.append(attempt)
             self._save_later(self._goes_live(record, running, self.now))
+            self._note_held(running)
         present = self.scenario.present()
         for unit in self.scenario.facts.waiting:
             self.records[unit.key].waits(min(unit.submitted, self.now))

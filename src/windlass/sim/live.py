@@ -7,9 +7,59 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
+from typing import Literal
 
 from windlass.core.facts import Running, Seat
 from windlass.sim.scenario import FOREVER, Job
+
+LATE = 1e-6
+"""Seconds that a start may be after its reservation by rounding alone."""
+How = Literal[
+    "waiting", "running", "finished", "preempted", "moved", "failed", "node lost", "timeout"
+]
+"""How an attempt ended, or what it does when the simulation ends."""
+
+
+@dataclasses.dataclass(slots=True)
+class Attempt:
+    """One turn of a job: it waits, starts, and gives back what it holds."""
+
+    queued_at: float
+    started: float | None = None
+    ended: float | None = None
+    how: How = "waiting"
+    nodes: tuple[str, ...] = ()
+    """Every node that it held, in the order in which it got them."""
+    devices: float = 0.0
+    """The most that it held at once of the resource that utilisation is about."""
+    device_seconds: float = 0.0
+    reserved: float | None = None
+    """The first start that was firmly reserved for it."""
+    withdrawn: float | None = None
+    """When its first firm reservation that was not kept was withdrawn."""
+    withdrawn_because: str = ""
+    held: float = 0.0
+    since: float = 0.0
+    """`held` is in `device_seconds` until then."""
+
+    @property
+    def reservation(self) -> Literal["", "kept", "late", "withdrawn", "open"]:
+        """What became of the first firm reservation."""
+        if self.reserved is None:
+            return ""
+        if self.started is not None and self.started <= self.reserved + LATE:
+            return "kept"
+        if self.withdrawn is not None and self.withdrawn <= self.reserved + LATE:
+            return "withdrawn"
+        return "open" if self.started is None else "late"
+
+    def holds(self, now: float, amount: float, nodes: Iterable[str] = ()) -> None:
+        """From now on it holds so much."""
+        self.device_seconds += self.held * (now - self.since)
+        self.held, self.since = amount, now
+        self.devices = max(self.devices, amount)
+        self.nodes = tuple(dict.fromkeys((*self.nodes, *nodes)))
 
 
 @dataclasses.dataclass(slots=True)
@@ -28,16 +78,32 @@ class Record:
     lost: float = 0.0
     """Seconds of work that had to be done again."""
     preempted: int = 0
+    shrunk: int = 0
+    """How often it gave surplus members back."""
+    moved: list[tuple[float, str]] = dataclasses.field(default_factory=list)
+    """When it was moved elsewhere, and for which job."""
     failed: int = 0
-    promised: float | None = None
-    """The first start that it was promised."""
+    timed_out: float | None = None
+    """When it was stopped because it ran longer than it may."""
+    attempts: list[Attempt] = dataclasses.field(default_factory=list)
+    """All its turns; the last one may still wait or run."""
     cost: float = 0.0
     """What it has paid; see `sim.pricing`."""
 
+    @property
+    def promised(self) -> float | None:
+        """The first start that was firmly reserved for its first attempt."""
+        return self.attempts[0].reserved if self.attempts else None
+
     def waits(self, now: float) -> None:
         self.waiting_since = now
+        self.attempts.append(Attempt(now))
 
     def starts(self, now: float) -> None:
+        if not self.attempts:
+            self.attempts.append(Attempt(now))
+        attempt = self.attempts[-1]
+        attempt.started, attempt.how, attempt.since = now, "running", now
         if self.waiting_since is not None:
             self.waited += now - self.waiting_since
             self.waiting_since = None
@@ -67,6 +133,8 @@ class Live:
     """Numbers all attempts of a simulation."""
     version: int = 0
     """What was scheduled for another version does not happen."""
+    moves: bool = False
+    """It leaves because it is moved, not preempted."""
     rate: float = 0.0
     fee: float = 0.0
     """What it pays a second, since `paid`."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import bisect
 import collections
 import dataclasses
+import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,15 +20,19 @@ import numpy.typing as npt
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Role, Unit
 from windlass.core.state import Snapshot
+from windlass.sim import shares
 from windlass.sim.live import Record
 from windlass.sim.scenario import FOREVER, weight_of
+from windlass.sim.usage import Usage
 
 Floats = npt.NDArray[np.float64]
+Values = Sequence[float] | Floats
+"""One for every moment of a timeline."""
 
+MOST_REASONS = 10
+"""Of the reasons why reservations were withdrawn, so many of the most frequent are named."""
 TYPICAL_SHAPES = 8
 """Fragmentation is measured against so many of the most frequent shapes of demand."""
-_LATE = 1e-6
-"""Seconds that a start may be after its promise by rounding alone."""
 
 
 class Timeline:
@@ -35,15 +40,12 @@ class Timeline:
 
     def __init__(self, snapshot: Snapshot, demand: Sequence[Unit]) -> None:
         self.resource = _main_resource(snapshot)
-        self.queues = tuple(sorted({unit.queue for unit in demand} & snapshot.queues.keys()))
         self.times: list[float] = []
         self.used: list[int] = []
         self.capacity: list[int] = []
         self.waiting: list[int] = []
         self.idle: list[float] = []
         self.fragments: list[float] = []
-        self.shares: list[tuple[int, ...]] = []
-        """What each of `queues` held."""
         self._typical = _typical_roles(demand)
         self._mask: tuple[Cluster, npt.NDArray[np.bool_]] | None = None
 
@@ -56,7 +58,6 @@ class Timeline:
         self.waiting.append(len(snapshot.waiting))
         self.idle.append(idle)
         self.fragments.append(fragments)
-        self.shares.append(tuple(tree.used[name].get(resource, 0) for name in self.queues))
 
     def integral(self, values: Sequence[float], where: Sequence[bool] | None = None) -> float:
         """Sum of a value over time, in units of it times seconds."""
@@ -64,7 +65,7 @@ class Timeline:
         held = np.asarray(values, np.float64)[:-1] * spans
         return float(held.sum() if where is None else held[np.asarray(where)[:-1]].sum())
 
-    def sampled(self, values: Sequence[float], points: int, until: float) -> list[float]:
+    def sampled(self, values: Values, points: int, until: float) -> list[float]:
         """Means of a value over equal stretches of time from the first moment to `until`."""
         times = np.asarray([*self.times, max(until, self.times[-1])], np.float64)
         steps = np.concatenate(([0.0], np.cumsum(np.asarray(values, np.float64) * np.diff(times))))
@@ -88,7 +89,7 @@ class Timeline:
         return total, lost
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Outcome:
     """One policy played to its end."""
 
@@ -96,6 +97,7 @@ class Outcome:
     policy: str
     records: tuple[Record, ...]
     timeline: Timeline
+    usage: Usage
     start: float
     end: float
     decisions: int
@@ -104,13 +106,18 @@ class Outcome:
     price: float = 0.0
     """Of all nodes a second; 0: nothing has a price."""
 
+    @functools.cached_property
+    def shares(self) -> shares.Shares:
+        return shares.Shares(self.usage, self.end)
+
+    def wait(self, record: Record) -> float:
+        """Seconds in the queue; of a job that still waits, so far."""
+        since = record.waiting_since
+        return record.waited + (0.0 if since is None else self.end - since)
+
     def waits(self) -> list[float]:
-        """Seconds in the queue, of every job; of those that still wait, so far."""
-        return sorted(
-            record.waited
-            + (0.0 if record.waiting_since is None else self.end - record.waiting_since)
-            for record in self.records
-        )
+        """Of every job, ascending."""
+        return sorted(map(self.wait, self.records))
 
     def completions(self) -> list[float]:
         found = (record.completion for record in self.records)
@@ -130,6 +137,7 @@ def summary(outcome: Outcome) -> dict[str, Any]:
         "finished": len(ended),
         "never_started": len(never_started(records)),
         "unfinished": len(unfinished(records)),
+        "timed_out": sum(record.timed_out is not None for record in records),
         "wait_s": distribution(outcome.waits()),
         "completion_s": distribution(outcome.completions()),
         "makespan_s": _rounded(max(ended) - first) if ended else None,
@@ -140,10 +148,14 @@ def summary(outcome: Outcome) -> dict[str, Any]:
         ),
         "fragmentation": _part(line.integral(line.fragments), idle),
         "fairness": {
-            "queues": fairness(records, lambda unit: unit.queue, outcome.end),
-            "users": fairness(records, lambda unit: unit.user, outcome.end),
+            "queues": fairness(outcome.shares.queue_fairness()),
+            "users": fairness(outcome.shares.user_fairness()),
         },
+        "by_queue": by_queue(outcome),
+        "by_user": by_user(outcome),
         "preemptions": sum(record.preempted for record in records),
+        "moves": sum(len(record.moved) for record in records),
+        "shrinks": sum(record.shrunk for record in records),
         "failures": sum(record.failed for record in records),
         "lost_hours": _rounded(
             sum(record.lost * weight_of(record.job.unit) for record in records) / 3600
@@ -163,7 +175,10 @@ def unfinished(records: Iterable[Record]) -> list[Record]:
     return [
         record
         for record in records
-        if record.first_start is not None and record.end is None and record.job.duration != FOREVER
+        if record.first_start is not None
+        and record.end is None
+        and record.timed_out is None
+        and record.job.duration != FOREVER
     ]
 
 
@@ -188,27 +203,56 @@ def reached(values: Sequence[float], limit: float) -> float:
     return bisect.bisect_right(values, limit) / len(values) if values else 0.0
 
 
-def fairness(
-    records: Iterable[Record], group: Callable[[Unit], str], end: float
-) -> dict[str, Any] | None:
-    """How alike groups fared, by the part of their devices' time that was run, not waited.
-
-    Jain's index is 1 when all fared alike and 1/n when one got everything. None without groups.
-    """
-    ran: dict[str, float] = collections.defaultdict(float)
-    asked: dict[str, float] = collections.defaultdict(float)
-    for record in records:
-        name, weight = group(record.job.unit), weight_of(record.job.unit)
-        waits = 0.0 if record.waiting_since is None else end - record.waiting_since
-        ran[name] += weight * record.ran
-        asked[name] += weight * (record.ran + record.waited + waits)
-    parts = {name: ran[name] / asked[name] for name in sorted(asked) if asked[name] > 0}
-    if not any(parts) or len(parts) < 2:
+def fairness(found: shares.Fairness | None) -> dict[str, Any] | None:
+    """The least fair group of siblings; None: no two were ever backlogged at the same time."""
+    if found is None:
         return None
-    worst = min(parts, key=lambda name: (parts[name], name))
-    squares = math.fsum(part * part for part in parts.values())
-    jain = math.fsum(parts.values()) ** 2 / (len(parts) * squares) if squares else 1.0
-    return {"jain": _rounded(jain), "worst": _rounded(parts[worst]), "worst_name": worst}
+    return {
+        "jain": _rounded(found.jain),
+        "worst": _rounded(found.worst),
+        "worst_name": found.worst_name,
+        "group": found.group,
+        "windows": None if found.windows is None else _rounded(found.windows),
+    }
+
+
+def by_queue(outcome: Outcome) -> dict[str, Any]:
+    """Every queue, with all that is below it."""
+    records: dict[str, list[Record]] = collections.defaultdict(list)
+    parents = outcome.usage.parents
+    for record in outcome.records:
+        name = record.job.unit.queue
+        while name:
+            records[name].append(record)
+            name = parents.get(name, "")
+    found = outcome.shares.by_queue()
+    return {name: _about(outcome, found[name], records[name]) for name in sorted(found)}
+
+
+def by_user(outcome: Outcome) -> dict[str, Any]:
+    """Every user; one who submits to several queues is there once for each, as QUEUE/USER."""
+    records: dict[tuple[str, str], list[Record]] = collections.defaultdict(list)
+    for record in outcome.records:
+        records[record.job.unit.queue, record.job.unit.user].append(record)
+    found = outcome.shares.by_user()
+    queues = collections.Counter(user for _, user in found)
+    return {
+        user if queues[user] == 1 else f"{queue}/{user}": _about(
+            outcome, found[queue, user], records[queue, user]
+        )
+        for queue, user in sorted(found, key=lambda key: key[::-1])
+    }
+
+
+def _about(outcome: Outcome, share: shares.Share, records: Sequence[Record]) -> dict[str, Any]:
+    return {
+        "device_seconds": _rounded(share.device_seconds),
+        "backlogged_s": _rounded(share.backlogged),
+        "share_while_backlogged": None if share.held is None else _rounded(share.held),
+        "entitled_share": None if share.entitled is None else _rounded(share.entitled),
+        "wait_s": distribution(sorted(outcome.wait(record) for record in records)),
+        "preempted": sum(record.preempted for record in records),
+    }
 
 
 def cost(outcome: Outcome) -> dict[str, Any] | None:
@@ -227,16 +271,27 @@ def cost(outcome: Outcome) -> dict[str, Any] | None:
 
 
 def promises(records: Iterable[Record]) -> dict[str, Any]:
-    """Promised starts: how many, how many were kept, and by how much the worst was missed."""
+    """Firm reservations, the first of each attempt: how many, how many were kept or withdrawn
+    before they were due, and by how much the worst of the others was missed."""
+    reserved = [a for record in records for a in record.attempts if a.reservation]
     late = [
-        record.first_start - record.promised
-        for record in records
-        if record.promised is not None and record.first_start is not None
+        attempt.started - attempt.reserved
+        for attempt in reserved
+        if attempt.reservation == "late"
+        and attempt.started is not None
+        and attempt.reserved is not None
     ]
+    count = collections.Counter(attempt.reservation for attempt in reserved)
+    why = collections.Counter(
+        attempt.withdrawn_because for attempt in reserved if attempt.reservation == "withdrawn"
+    )
+    frequent = sorted(why.items(), key=lambda pair: (-pair[1], pair[0]))[:MOST_REASONS]
     return {
-        "made": len(late),
-        "kept": sum(delay <= _LATE for delay in late),
-        "worst_delay_s": _rounded(max(0.0, max(late, default=0.0))),
+        "made": len(reserved) - count["open"],
+        "kept": count["kept"],
+        "withdrawn": count["withdrawn"],
+        "withdrawn_because": dict(frequent),
+        "worst_delay_s": _rounded(max(late, default=0.0)),
     }
 
 

@@ -6,18 +6,19 @@ It opens offline, in light and dark, and on paper. The same comparison gives the
 from __future__ import annotations
 
 import html
-import math
 from collections.abc import Iterable, Sequence
 
 from windlass.sim import charts, compare, measures
 from windlass.sim.charts import Line
 from windlass.sim.compare import Comparison
-from windlass.sim.measures import Outcome
+from windlass.sim.measures import Outcome, Values
 
 POINTS = 240
 """Stretches of time in a plot."""
 MOST_QUEUES = 7
 """Queues with a colour of their own; the rest is one."""
+MOST_ENTITLED = 12
+"""Queues with a plot of share against entitlement of their own; the rest is one."""
 
 STYLE = """
 :root{color-scheme:light dark;--ink:#1b2430;--soft:#5d6b7a;--paper:#fff;--card:#f6f8fa;
@@ -52,6 +53,17 @@ svg{width:100%;height:auto;display:block}
 .key span::before{content:"";display:inline-block;width:.8em;height:.8em;border-radius:3px;
 margin-right:.4em;background:currentColor}
 .key b{font-weight:400;color:var(--ink)}
+.wide{grid-column:1/-1}
+.multiples{display:grid;gap:.6rem;grid-template-columns:repeat(auto-fit,minmax(min(100%,360px),1fr))}
+.multiples h3{font-size:.9rem;font-weight:600;margin:.3rem 0 0}
+.multiples .mark{font-size:17px}
+.multiples svg{overflow:visible}
+.multiples text:last-of-type{display:none}
+.multiples .line{stroke-width:3}
+.line.held{stroke:var(--c0)}
+.line.entitled{stroke:var(--c1);stroke-dasharray:9 6}
+.key .held{color:var(--c0)}
+.key .entitled{color:var(--c1)}
 """
 _DASHES = ("9 6", "3 5", "12 4 2 4", "5 8", "2 7", "14 9", "7 3 2 3")
 """Where policies do the same, their lines lie on each other: the later ones let the first show."""
@@ -147,8 +159,9 @@ def _plots(outcomes: Sequence[Outcome]) -> Iterable[str]:
         _counts(outcomes, span),
     )
     for outcome in outcomes:
-        if len(outcome.timeline.queues) > 1:
+        if len(outcome.usage.queues) > 1:
             yield _queue_shares(outcome, span)
+            yield _shares_and_entitlements(outcome, span)
 
 
 def _section(title: str, text: str, names: Sequence[str], drawing: str) -> str:
@@ -190,17 +203,14 @@ def _wait_curves(outcomes: Sequence[Outcome]) -> str:
 
 
 def _queue_shares(outcome: Outcome, span: float) -> str:
-    line = outcome.timeline
-    totals = [math.fsum(shares[at] for shares in line.shares) for at in range(len(line.queues))]
-    ranked = sorted(range(len(line.queues)), key=lambda at: (-totals[at], line.queues[at]))
-    own, rest = ranked[:MOST_QUEUES], ranked[MOST_QUEUES:]
+    """What queues without others below them held, on top of each other."""
+    own, rest = _shown_queues(_leaves(outcome), outcome, MOST_QUEUES)
     times = _times(outcome)
     series = [
-        Line(line.queues[at], times, _ratio(outcome, [shares[at] for shares in line.shares]))
-        for at in own
+        Line(name, times, _ratio(outcome, outcome.shares.over_time([name])[0])) for name in own
     ]
     if rest:
-        others = [sum(shares[at] for at in rest) for shares in line.shares]
+        others = outcome.shares.over_time(rest)[0]
         series.append(Line(f"{len(rest)} others", times, _ratio(outcome, others)))
     drawing = charts.stacked(
         series, charts.time_axis(span), charts.plain_axis(1.0, "", percent=True), "queues over time"
@@ -209,16 +219,77 @@ def _queue_shares(outcome: Outcome, span: float) -> str:
     return _section(f"Queues under {outcome.policy}", "What each held.", names, drawing)
 
 
+def _shares_and_entitlements(outcome: Outcome, span: float) -> str:
+    """A small plot for each queue, all with the same axes: what it held and what it was entitled
+    to, as parts of what all queues together held and were entitled to."""
+    names = list(outcome.usage.queues)
+    if len(names) > MOST_ENTITLED:
+        names = _leaves(outcome)
+    own, rest = _shown_queues(names, outcome, MOST_ENTITLED)
+    groups = [(name, [name]) for name in sorted(own)]
+    if rest:
+        groups.append((f"{len(rest)} other queues", rest))
+    pairs = [(title, *_parts(outcome, queues)) for title, queues in groups]
+    highest = max(max(*held, *entitled) for _, held, entitled in pairs)
+    axes = charts.time_axis(span), charts.plain_axis(highest, "", percent=True)
+    times = _times(outcome)
+    plots = "".join(
+        f"<div><h3>{html.escape(title)}</h3>"
+        + charts.lines(
+            [Line("entitled", times, entitled), Line("held", times, held)],
+            *axes, f"share of {title} over time", ("entitled", "held"),
+        )
+        + "</div>"
+        for title, held, entitled in pairs
+    )  # fmt: skip
+    text = (
+        "Parts of what all queues together held and were entitled to. A queue is entitled to no "
+        "more than it asks for; where no queue waits, each is entitled to what it holds."
+    )
+    return (
+        f'<section class="wide"><h2>Shares under {html.escape(outcome.policy)}</h2><p>{text}</p>'
+        '<div class="key"><span class="held"><b>held</b></span>'
+        '<span class="entitled"><b>entitled (dashed)</b></span></div>'
+        f'<div class="multiples">{plots}</div></section>'
+    )
+
+
+def _parts(outcome: Outcome, queues: Sequence[str]) -> tuple[list[float], list[float]]:
+    """Means over equal stretches of time of what the queues held and were entitled to."""
+    held, entitled = (_sampled(outcome, each) for each in outcome.shares.over_time(queues))
+    whole = outcome.shares.whole
+    all_held, all_entitled = (_sampled(outcome, whole[:, column]) for column in (0, 2))
+    got = [part / all_ if all_ else 0.0 for part, all_ in zip(held, all_held, strict=True)]
+    due = [
+        part / all_ if all_ else instead
+        for part, all_, instead in zip(entitled, all_entitled, got, strict=True)
+    ]
+    return got, due
+
+
+def _leaves(outcome: Outcome) -> list[str]:
+    parents = set(outcome.usage.parents.values())
+    return [name for name in outcome.usage.queues if name not in parents]
+
+
+def _shown_queues(names: Sequence[str], outcome: Outcome, most: int) -> tuple[list[str], list[str]]:
+    """Those that held most, and the rest; not those that never asked for anything."""
+    found = outcome.shares.by_queue()
+    active = [name for name in names if found[name].device_seconds or found[name].backlogged]
+    ranked = sorted(active or names, key=lambda name: (-found[name].device_seconds, name))
+    return ranked[:most], ranked[most:]
+
+
 def _times(outcome: Outcome) -> list[float]:
     span = outcome.end - outcome.timeline.times[0]
     return [span * (n + 0.5) / POINTS for n in range(POINTS)]
 
 
-def _sampled(outcome: Outcome, values: Sequence[float]) -> list[float]:
+def _sampled(outcome: Outcome, values: Values) -> list[float]:
     return outcome.timeline.sampled(values, POINTS, outcome.end)
 
 
-def _ratio(outcome: Outcome, values: Sequence[float]) -> list[float]:
+def _ratio(outcome: Outcome, values: Values) -> list[float]:
     """Parts of the capacity, stretch by stretch."""
     capacity = _sampled(outcome, outcome.timeline.capacity)
     held = _sampled(outcome, values)

@@ -28,6 +28,8 @@ class Job:
     """Seconds of work with its least members; `FOREVER`: it has no end."""
     fails: tuple[float, ...] = ()
     """After so many seconds of work an attempt fails, each once, ascending."""
+    longest: float = FOREVER
+    """An attempt that runs so many seconds is stopped, and the job ends: `duration.max`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,6 +86,18 @@ class Scenario:
         facts = self.facts
         running = (running.unit.key for running in facts.running)
         return frozenset((*running, *(unit.key for unit in facts.waiting)))
+
+
+def begin(scenario: Scenario, start: float | None = None) -> Scenario:
+    """The scenario from `start` on: jobs that were submitted before wait there already. None: it
+    starts with the first submission, or at 0 where jobs were submitted before that."""
+    first = min((job.unit.submitted for job in scenario.jobs), default=0.0)
+    if start is None:
+        start = 0.0 if first < 0 else first
+    jobs = sorted(scenario.jobs, key=lambda job: (job.unit.submitted, job.unit.key))
+    waiting = tuple(job.unit for job in jobs if job.unit.submitted < start)
+    facts = dataclasses.replace(scenario.facts, waiting=waiting, accounted_at=start)
+    return dataclasses.replace(scenario, facts=facts, jobs=tuple(jobs), start=start)
 
 
 def merged(outages: Iterable[Outage]) -> Iterator[Outage]:

@@ -10,8 +10,18 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from windlass.core.facts import Device, DeviceRequest, Domain, Facts, Node, Queue, Role, Unit
-from windlass.sim.scenario import FOREVER, BadInput, Job, Scenario, devices_of
+from windlass.core.facts import (
+    Device,
+    DeviceRequest,
+    Domain,
+    Facts,
+    Node,
+    Queue,
+    Role,
+    Taint,
+    Unit,
+)
+from windlass.sim.scenario import FOREVER, BadInput, Job, Scenario, begin, devices_of
 
 GIB = 1 << 30
 TARGET_LOAD = 0.8
@@ -36,6 +46,8 @@ class NodeForm:
     numa: int = 0
     """NUMA nodes that CPU, memory and GPUs are divided over; 0: GPUs are on two, and what each has
     of the rest is not said."""
+    taints: tuple[Taint, ...] = ()
+    capabilities: frozenset[str] = frozenset()
 
     def node(self, name: str, path: tuple[str, ...] = ()) -> Node:
         devices = tuple(self._device(number) for number in range(self.gpus))
@@ -45,8 +57,9 @@ class NodeForm:
             for i in range(self.numa)
         )
         return Node(
-            name, amounts, devices, dict(self.labels), path=path, price=self.price, numa=parts
-        )
+            name, amounts, devices, dict(self.labels), self.taints, path=path, price=self.price,
+            capabilities=self.capabilities, numa=parts,
+        )  # fmt: skip
 
     def _device(self, number: int) -> Device:
         numa, switch = number * (self.numa or 2) // self.gpus, f"s{number // 2}"
@@ -55,7 +68,7 @@ class NodeForm:
             switch = f"s{numa}-{(number - first) // 2}"
         return Device(
             f"gpu{number}", "gpu", self.model, memory=self.gpu_memory, numa=numa, switch=switch,
-            links=f"l{number // 4}", forms=frozenset(("whole", "share")), isolation="soft",
+            links=f"l{number // 4}", forms=frozenset(("whole", "share", "ratio")), isolation="soft",
         )  # fmt: skip
 
 
@@ -132,7 +145,7 @@ def on_cluster(
         known.setdefault(job.unit.queue, Queue(job.unit.queue))
     levels = LEVELS if any(node.path for node in nodes) else ()
     facts = Facts(nodes, tuple(known.values()), levels=levels)
-    return Scenario(name, facts, work, start=work[0].unit.submitted)
+    return begin(Scenario(name, facts, work))
 
 
 def _nodes_of(unit: Unit, gpus: int) -> int:

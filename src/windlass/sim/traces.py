@@ -11,12 +11,13 @@ import datetime
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from windlass.core import facts_check
 from windlass.core.facts import DeviceRequest, Node, Role, Unit
 from windlass.core.packing_tables import Shape
 from windlass.kinds import quantity
-from windlass.sim import openb, shaping
+from windlass.sim import jobcells, jobspec, openb, shaping
 from windlass.sim.scenario import FOREVER, BadInput, Job
 
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -58,7 +59,9 @@ def read_jobs(path: Path, gpus_per_node: int = 8, queue: str = "") -> list[Job]:
     found = {
         what: name for what, names in COLUMNS.items() for name in reversed(names) if name in header
     }
-    for what in ("submitted", "gpus"):
+    cells = jobcells.columns(header)
+    needed = ("submitted",) if cells.keys() & jobcells.WITHOUT_GPUS else ("submitted", "gpus")
+    for what in needed:
         if rows and what not in found:
             raise BadInput(
                 f"{path} has no column for {what!r}: call it {' or '.join(COLUMNS[what])}; there "
@@ -73,7 +76,7 @@ def read_jobs(path: Path, gpus_per_node: int = 8, queue: str = "") -> list[Job]:
         raise BadInput(f"{path} has no jobs: give a header and at least one row.")
     roles = shaping.Roles(gpus_per_node)
     muri = MILLISECONDS in header
-    reader = _JobReader(path, found, roles, 1000.0 if muri else 1.0, ranked=not muri)
+    reader = _JobReader(path, found, cells, roles, 1000.0 if muri else 1.0, ranked=not muri)
     chosen = [
         reader.job(number, row) for number, row in lines if not queue or reader.queue(row) == queue
     ]
@@ -156,6 +159,7 @@ class _JobReader:
         self,
         path: Path,
         columns: Mapping[str, str],
+        cells: Mapping[str, str],
         roles: shaping.Roles,
         scale: float,
         *,
@@ -163,6 +167,8 @@ class _JobReader:
     ) -> None:
         self.path, self.columns, self.roles, self.scale = path, columns, roles, scale
         self.ranked = ranked
+        self.cells = cells
+        self._builder = jobspec.Builder()
 
     def job(self, number: int, row: Mapping[str, str]) -> Job:
         where = f"{self.path} line {number}"
@@ -171,6 +177,11 @@ class _JobReader:
             duration = self._number(where, row, "duration") / self.scale
         else:
             duration = _between(where, submitted, self._time(where, row, "end"))
+        key = f"{number:07}-{self._text(row, 'id') or 'job'}"
+        cells = jobcells.given(row, self.cells)
+        if cells:
+            base = self._base(where, row, cells, submitted, duration)
+            return jobcells.job(where, key, base, cells, self._builder)
         gpus, part = self._gpus(where, row)
         needs = self._needs(where, row)
         members = self._count(where, row, "members", 1, 1)
@@ -178,18 +189,53 @@ class _JobReader:
         if members > 1 or part:
             each = (DeviceRequest("gpu", max(1, gpus), compute=part),) if gpus or part else ()
             role = self.roles.of(members, needs, each)
-        said = self._text(row, "expected")
         unit = Unit(
-            f"{number:07}-{self._text(row, 'id') or 'job'}",
+            key,
             self.queue(row),
             (role,),
             submitted,
             self._text(row, "user"),
             priority=self._count(where, row, "priority", 0, 50) if self.ranked else 50,
-            expected=self._number(where, row, "expected") if said else duration,
+            expected=self._expected(where, row, duration),
             kin=self._text(row, "user"),
         )
         return Job(unit, duration)
+
+    def _base(
+        self,
+        where: str,
+        row: Mapping[str, str],
+        cells: Mapping[str, str],
+        submitted: float,
+        duration: float,
+    ) -> dict[str, Any]:
+        """What the plain columns say, in the fields of a described job."""
+        base: dict[str, Any] = {
+            "name": self._text(row, "id") or "job", "at": submitted, "duration": duration,
+            "queue": self.queue(row), "user": self._text(row, "user"),
+            "expected": self._expected(where, row, duration),
+            "priority": self._count(where, row, "priority", 0, 50) if self.ranked else 50,
+        }  # fmt: skip
+        base |= {what: text for what in ("cpu", "memory") if (text := self._text(row, what))}
+        if not self._text(row, "gpus") and cells.keys() & jobcells.WITHOUT_GPUS:
+            return base
+        gpus, part = self._gpus(where, row)
+        if part:
+            base["devices"] = [{"kind": "gpu", "compute": max(1, round(part / 10))}]
+            return base
+        members = self._count(where, row, "members", 1, 1)
+        if members == 1 and not cells.keys() & {"replicas", "minreplicas", "most"}:
+            role = self.roles.of_gpus(gpus)
+            members, gpus = role.least, role.devices[0].count if role.devices else 0
+        if not cells.keys() & {"replicas", "minreplicas"}:
+            base["members"] = members
+        return base | {"gpus": gpus}
+
+    def _expected(self, where: str, row: Mapping[str, str], duration: float) -> float | None:
+        said = self._text(row, "expected")
+        if said == "unknown":
+            return None
+        return self._number(where, row, "expected") if said else duration
 
     def queue(self, row: Mapping[str, str]) -> str:
         return self._text(row, "queue") or "default"
@@ -249,7 +295,8 @@ class _JobReader:
         return value
 
     def _time(self, where: str, row: Mapping[str, str], what: str) -> float:
-        return _moment(where, what, self._text(row, what), None, self.scale)
+        text = self._text(row, what)
+        return _moment(where, what, text, None, self.scale, -facts_check.MOST_SECONDS)
 
 
 def role_of_pod(roles: shaping.Roles, shape: Shape) -> Role:
@@ -261,7 +308,14 @@ def role_of_pod(roles: shaping.Roles, shape: Shape) -> Role:
     return roles.of(1, {"cpu": shape.cpu, "memory": shape.memory << 20}, requests)
 
 
-def _moment(where: str, what: str, text: str, default: float | None, scale: float = 1.0) -> float:
+def _moment(
+    where: str,
+    what: str,
+    text: str,
+    default: float | None,
+    scale: float = 1.0,
+    least: float = 0.0,
+) -> float:
     """Seconds, or a date and time (read as UTC when it names no zone)."""
     text = text.strip()
     if not text and default is not None:
@@ -276,9 +330,10 @@ def _moment(where: str, what: str, text: str, default: float | None, scale: floa
             value = moment.timestamp()
     except (ValueError, OverflowError):
         value = math.nan
-    if not 0 <= value <= facts_check.MOST_SECONDS:
+    if not least <= value <= facts_check.MOST_SECONDS:
+        allowed = "seconds" if least else "seconds from 0 up"
         raise BadInput(
-            f"{where}: {what} is {text!r}, it must be seconds from 0 up or a date such as "
+            f"{where}: {what} is {text!r}, it must be {allowed} or a date such as "
             "2017-10-09 07:01:55."
         )
     return value

@@ -6,18 +6,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from windlass.core import facts_check
 from windlass.core.facts import Facts, Node, Queue, Unit
-from windlass.kinds import duration, quantity
-from windlass.sim import described, shaping, variants
+from windlass.kinds import duration, problems, quantity
+from windlass.sim import queuespec, shaping
+from windlass.sim.queuespec import Field
 from windlass.sim.scenario import BadInput, Scenario
 from windlass.sim.variants import Variant
 
-_AMOUNTS = ("guarantee", "limit", "lend")
-_PLAIN = ("weight", "reserve", "order", "strict", "min_runtime", "max_priority", "parent")
 _HELP = "Write queue.NAME.FIELD=VALUE, such as queue.support.guarantee.gpu=32 or =+16."
 
 
@@ -27,8 +26,10 @@ def edited(scenario: Scenario, edits: Sequence[str]) -> Scenario:
     for edit in edits:
         name, field, resource, value = _read(edit, queues)
         try:
-            queues[name] = _changed(queues[name], field, resource, value)
+            queues[name] = _changed(edit, queues[name], field, resource, value)
             facts_check.refuse_bad_queue(queues[name])
+        except BadInput:
+            raise
         except (quantity.Malformed, duration.Malformed, ValueError) as problem:
             raise BadInput(f"{edit!r}: {str(problem).removesuffix('.')}.") from problem
     facts = dataclasses.replace(scenario.facts, queues=tuple(queues.values()))
@@ -38,7 +39,7 @@ def edited(scenario: Scenario, edits: Sequence[str]) -> Scenario:
 def fields_of(scenario: Scenario, edits: Sequence[str]) -> frozenset[str]:
     """What the changes are about: `order`, `limit`, ..."""
     queues = {queue.name: queue for queue in scenario.facts.queues}
-    return frozenset(_read(edit, queues)[1] for edit in edits)
+    return frozenset(_read(edit, queues)[1].name for edit in edits)
 
 
 def overridden(scenario: Scenario, edits: Sequence[str], policies: Sequence[Variant]) -> str:
@@ -46,8 +47,8 @@ def overridden(scenario: Scenario, edits: Sequence[str], policies: Sequence[Vari
     queues = {queue.name: queue for queue in scenario.facts.queues}
     for edit in edits:
         name, field, _, _ = _read(edit, queues)
-        is_now = getattr(queues[name], field)
-        if any(getattr(policy.queue(queues[name]), field) != is_now for policy in policies):
+        is_now = getattr(queues[name], field.name)
+        if any(getattr(policy.queue(queues[name]), field.name) != is_now for policy in policies):
             return edit
     return ""
 
@@ -107,7 +108,7 @@ def first(scenario: Scenario, count: int) -> Scenario:
     return dataclasses.replace(scenario, jobs=jobs, facts=facts)
 
 
-def _read(edit: str, queues: dict[str, Queue]) -> tuple[str, str, str, str]:
+def _read(edit: str, queues: dict[str, Queue]) -> tuple[str, Field, str, str]:
     """Queue, field, resource and value of a change."""
     path, equals, value = edit.partition("=")
     kind, _, rest = path.partition(".")
@@ -116,7 +117,19 @@ def _read(edit: str, queues: dict[str, Queue]) -> tuple[str, str, str, str]:
         raise BadInput(f"{edit!r} is no change. {_HELP}")
     if name not in queues:
         raise BadInput(f"{edit!r}: there is no queue {name!r}; there are {_names(queues)}.")
-    return name, field, resource, value
+    return name, _field(edit, field, resource), resource, value
+
+
+def _field(edit: str, word: str, inner: str) -> Field:
+    """The field that a change names, in camelCase or as the core spells it."""
+    known = {each: field for each, field in queuespec.by_word().items() if each != "name"}
+    found = known.get(queuespec.word(word))
+    if found is not None and (bool(found.inner) == bool(inner) or (not inner and found.optional)):
+        return found
+    names = {each: each + field.inner for each, field in known.items()}
+    near = problems.nearest(queuespec.word(word), names)
+    meant = f"did you mean {names[near]}? " if near else ""
+    raise BadInput(f"{edit!r}: {meant}queues have {', '.join(sorted(names.values()))}.")
 
 
 def _split(rest: str, queues: dict[str, Queue]) -> tuple[str, str, str]:
@@ -130,43 +143,10 @@ def _split(rest: str, queues: dict[str, Queue]) -> tuple[str, str, str]:
     return name, field, resource
 
 
-def _changed(queue: Queue, field: str, resource: str, value: str) -> Queue:
-    if field in _AMOUNTS and resource:
-        had = getattr(queue, field)
-        given: dict[str, Any] = {field: {**had, resource: _amount(had, resource, value)}}
-        return dataclasses.replace(queue, **given)
-    if field not in _PLAIN or resource:
-        raise ValueError(
-            f"queues have {', '.join(f'{name}.RESOURCE' for name in _AMOUNTS)}, "
-            f"{', '.join(_PLAIN)}."
-        )
-    read: dict[str, Any] = {
-        "min_runtime": described.seconds,
-        "strict": lambda text: {"true": True, "false": False}[text.lower()],
-        "order": _order,
-        "parent": str,
-    }
-    try:
-        found: dict[str, Any] = {field: read.get(field, int)(value)}
-    except (KeyError, ValueError) as problem:
-        raise ValueError(f"{value!r} is no value for {field}.") from problem
-    return dataclasses.replace(queue, **found)
-
-
-def _amount(had: Mapping[str, int], resource: str, value: str) -> int:
-    """`32`, or more or less than now: `+16`, `-8`."""
-    given = described.amounts({resource: value.lstrip("+-")})[resource]
-    if value[:1] not in ("+", "-"):
-        return given
-    if resource not in had:
-        raise ValueError(f"the queue names no {resource} yet; say how much it is in all.")
-    return max(0, had[resource] + (given if value[0] == "+" else -given))
-
-
-def _order(text: str) -> str:
-    if text not in variants.ORDERS:
-        raise ValueError(text)
-    return text
+def _changed(edit: str, queue: Queue, field: Field, inner: str, value: str) -> Queue:
+    had = getattr(queue, field.name)
+    given: dict[str, Any] = {field.name: queuespec.put(field, had, inner, value, repr(edit))}
+    return dataclasses.replace(queue, **given)
 
 
 def _matches(node: Node, selector: str) -> bool:

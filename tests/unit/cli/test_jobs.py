@@ -67,6 +67,7 @@ PLACES: list[tuple[list[str], str, Any]] = [
     (["-p", "80"], "spec.priority", 80),
     (["--no-preemptible"], "spec.preemptible", False),
     (["--no-gang"], "spec.placement.gang", False),
+    (["--movable"], "spec.placement.movable", True),
     (["--pack", "spread"], "spec.placement.pack", "spread"),
     (["--topology", "rack!"], "spec.placement.topology.mode", "required"),
     (["--selector", "disk=ssd"], "spec.placement.nodes.selector.disk", "ssd"),

@@ -7,8 +7,11 @@ from typing import Any, cast
 
 import pytest
 
+from tests.unit.control import build
+from windlass.control import story
 from windlass.control.explainer import AHEAD, HEADS, Explainer
 from windlass.core import explain, facts, state
+from windlass.kinds import times
 
 GIB = 1 << 30
 POLICY = facts.Policy(reclaim=False, preempt=False)
@@ -75,3 +78,29 @@ def test_deep_in_a_long_line_reason_and_place_are_the_same(seed: int) -> None:
         if told.place.position > AHEAD + HEADS:
             assert not [c for c in told.explanation.fits_if if c.kind in ("ends", "quota", "nodes")]
     assert snapshot.facts() == before, "questions change nothing"
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_move_that_would_help_names_only_runs_that_the_reader_may_see(seen: bool) -> None:
+    role = facts.Role("worker", 1, 1, {"cpu": 4000, "memory": GIB})
+    halves = tuple(
+        facts.Running(
+            facts.Unit(f"r{i}", "q", (role,), preemptible=i == 0),
+            (facts.Seat("worker", 0, f"n{i}"),),
+            started=NOW - 60,
+        )
+        for i in range(2)
+    )
+    nodes = tuple(
+        facts.Node(f"n{i}", {"cpu": 8000, "memory": 64 * GIB, "pods": 110}) for i in range(2)
+    )
+    snapshot = state.build(
+        facts.Facts(nodes, (facts.Queue("q"),), halves, (unit("big", "q", 8000),))
+    )
+    found = explainer()._explain(snapshot, snapshot.waiting["big"], NOW, None)
+    owner = build.a_run("train", build.role())
+    owner.spec.user = "ada"
+    told = story.of_waiting(found, times.now(), lambda _: owner, lambda _: seen)
+    who = "run train (ada)" if seen else "a run of others"
+    assert {"kind": "moves", "message": f"it would start if {who} moved from n0 to n1; its owner "
+            "has not allowed moves (--movable)"} in told["wouldStart"]  # fmt: skip

@@ -223,7 +223,7 @@ def test_what_changes_no_decision_is_no_event():
     told.status.message = "it waits"
     world.put(world.nodes, world.seen.see_node, "a", heartbeat)
     world.put(world.runs, world.seen.see_run, told.uid, told)
-    assert world.seen.collect(NOW) == picture.Changes((), frozenset({owner.uid}))
+    assert world.seen.collect(NOW) == picture.Changes((), frozenset({owner.uid}), NOW)
 
 
 def test_our_own_write_is_shown_until_the_reflector_has_caught_up():

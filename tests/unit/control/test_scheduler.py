@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from tests.unit.control import build
-from windlass.control import leader, metrics, scheduler
+from windlass.control import leader, metrics, pace, scheduler
 from windlass.control.engine import Engine
 from windlass.core import invariants
 from windlass.kinds import kubernetes, meta, queue, run, times
@@ -254,7 +254,7 @@ async def test_where_very_many_wait_whom_to_tell_is_found_out_now_and_then(store
         made._picture.see_run("ADDED", None, late)
         again = await made.cycle()
         assert not (await status(store, "late")).reason
-        clock[0] += scheduler.WORDS_EVERY
+        clock[0] += pace.WORDS_EVERY
         moment[0] = times.from_unix(again)
         await made.cycle()
         assert (await status(store, "late")).reason

@@ -3,7 +3,7 @@
 import dataclasses
 from collections import Counter
 
-from windlass.core import cycle, state
+from windlass.core import cycle, roster, state
 from windlass.core.facts import (
     Device,
     DeviceRequest,
@@ -170,3 +170,9 @@ def settles(world: World, gainer: str) -> None:
     world.happen()
     assert world.rounds(5) == []
     assert world.runs(gainer)
+
+
+def takes_surplus(snapshot, eviction) -> bool:
+    """Whether only members above the minimum of a workload go."""
+    surplus = {(seat.role, seat.index) for seat in roster.surplus(snapshot.running[eviction.unit])}
+    return set(eviction.seats) <= surplus

@@ -49,10 +49,10 @@ def runs(key, *nodes, end=None, cpu=8, grants=(), started=0.0, **more) -> Runnin
 DEFAULT = (Queue("q"),)
 
 
-def snapshot(nodes, running=(), waiting=(), queues=DEFAULT, reservations=()):
+def snapshot(nodes, running=(), waiting=(), queues=DEFAULT, reservations=(), accounts=()):
     return state.build(
         Facts(tuple(nodes), tuple(queues), tuple(running), tuple(waiting), levels=("rack",),
-              reservations=tuple(reservations))
+              reservations=tuple(reservations), accounts=tuple(accounts))
     )  # fmt: skip
 
 

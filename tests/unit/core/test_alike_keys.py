@@ -103,7 +103,7 @@ def test_whom_a_quota_and_a_promise_keep_waiting_does_not_speak_for_one_that_end
         for key, seconds, at in (("long", 900.0, 1.0), ("brief", 50.0, 2.0))
     ]
     decision = decide(snapshot([host("a")], [low], [head, *others], queues), NOW)
-    assert promises(decision) == {"head": NOW + 100}
+    assert promises(decision) == {"head": NOW + 100, "long": NOW + 200}
     assert [(each.unit, each.gainer) for each in decision.evictions] == [("low", "brief")]
 
 

@@ -319,7 +319,7 @@ BAD = [
     (Facts(queues=(Queue("q"), Queue("q"))), "queue 'q' is there twice"),
     (Facts(queues=(Queue("q", weight=0),)), "queue q: weight is 0"),
     (Facts(queues=(Queue("q", limit={"gpu": -1}),)), "queue q: gpu is -1"),
-    (Facts(queues=(Queue("q", past_use=math.nan),)), "queue q: past use is nan"),
+    (Facts(queues=(Queue("q", half_life=math.nan),)), "queue q: half_life is nan"),
     (Facts(waiting=(unit("u"), unit("u"))), "unit 'u' is there twice"),
     (Facts(waiting=(unit("u", -1),)), "role w wants -1 to -1 members"),
     (Facts(waiting=(unit("u", cpu=-1),)), "unit u: cpu is -1000"),
@@ -394,6 +394,9 @@ def test_fragmentation_goes_where_the_learned_demand_says():
     class TheLast:
         def observe(self, cluster, shape, members):
             pass
+
+        def is_informed(self, cluster, shape):
+            return True
 
         def assign(self, cluster, shape, nodes, room, count):
             return [(int(nodes[-1]), count, ())]

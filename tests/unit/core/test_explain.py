@@ -132,40 +132,39 @@ def test_another_model_would_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("queues", "firm", "message"),
+    ("queues", "message"),
     [
         (
             (Queue("q", limit={"gpu": 1000}),),
-            False,
             "it would start with 3 gpu more limit in queue q",
         ),
         (
             (Queue("top", limit={"gpu": 2000}), Queue("q", "top", limit={"gpu": 1000})),
-            False,
             "it would start with 3 gpu more limit in queue q and 2 gpu more limit in queue top",
         ),
-        (
-            (Queue("q", guarantee={"gpu": 1000}),),
-            True,
-            "it would start with 3 gpu more guarantee in queue q",
-        ),
     ],
-    ids=["limit", "limits-of-two", "guarantee"],
+    ids=["limit", "limits-of-two"],
 )
-def test_the_smallest_quota_that_suffices(
-    queues: tuple[Queue, ...], firm: bool, message: str
-) -> None:
-    me = dataclasses.replace(job("me", gpu=4), preemptible=not firm)
+def test_the_smallest_quota_that_suffices(queues: tuple[Queue, ...], message: str) -> None:
+    me = job("me", gpu=4)
     found = told(Facts((gpu_node("n"),), queues, waiting=(me,)))
     assert kinds(found)["quota"] == message
     if len(queues) > 1:
         return
     quota = next(change for change in found.fits_if if change.kind == "quota")
     for amount, starts in ((quota.amount, True), (quota.amount - 1, False)):
-        rule = "guarantee" if firm else "limit"
-        raised = dataclasses.replace(queues[0], **{rule: {"gpu": 1000 + amount}})
+        raised = dataclasses.replace(queues[0], limit={"gpu": 1000 + amount})
         decision = cycle.decide(state.build(Facts((gpu_node("n"),), (raised,), waiting=(me,))), NOW)
         assert bool(decision.placements) is starts
+
+
+def test_more_guarantee_is_not_advised_where_others_are_guaranteed_the_rest() -> None:
+    """What a non-preemptible run lacks is guaranteed to another queue: no guarantee of its own
+    takes it from there."""
+    me = dataclasses.replace(job("me", gpu=4), preemptible=False)
+    queues = (Queue("q", guarantee={"gpu": 1000}), Queue("other", guarantee={"gpu": 3000}))
+    found = told(Facts((gpu_node("n"),), queues, waiting=(me,)))
+    assert "quota" not in kinds(found)
 
 
 def test_a_node_that_could_be_had() -> None:
@@ -221,7 +220,7 @@ def test_who_must_end_for_a_quota_is_named_too() -> None:
     found = told(facts)
     assert kinds(found)["ends"] == "it would start when soon ends"
     assert kinds(found)["quota"] == "it would start with 2 gpu more limit in queue q"
-    assert (found.start.at, found.start.sure) == (NOW + 60, "predicted")
+    assert (found.start.at, found.start.sure) == (NOW + 60, "reserved")
 
 
 def test_those_of_whom_nobody_knows_the_end_are_named_without_a_time() -> None:

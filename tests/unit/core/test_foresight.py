@@ -40,8 +40,9 @@ def test_who_must_keep_out_of_promised_room_stops_those_it_may():
 
 
 def test_who_finds_room_only_where_it_is_promised_is_told_until_when():
-    world = World([node("n0"), node("n1")], [Queue("a", weight=10), Queue("b", reserve=0)])
+    world = World([node(f"n{i}") for i in range(3)], [Queue("a", weight=10), Queue("b", reserve=0)])
     world.run(unit("ends", "a", gpus=8, priority=90), "n1", expected_end=NOW + 100)
+    world.run(unit("stays", "b", gpus=8, preemptible=False), "n2")
     world.wait(unit("pair", "a", members=2, gpus=8, priority=90, submitted=1.0))
     world.wait(unit("early", "b", gpus=0, submitted=1.5))
     long = unit("long", "b", gpus=8, submitted=2.0, expected=10_000.0)

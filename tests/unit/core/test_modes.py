@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 
-from windlass.core import cycle, explain, state
+from windlass.core import accounting, cycle, explain, state
 from windlass.core.facts import (
+    Account,
     Device,
     DeviceRequest,
     Facts,
@@ -227,12 +229,15 @@ def test_lifo_starts_the_newest_and_fifo_the_oldest_but_priority_comes_first() -
         assert one_place(*line, urgent, queue=Queue("q", order=order)) == ["urgent"]  # type: ignore[arg-type]
 
 
-def shared(*queues: Queue, running: tuple[Running, ...] = ()) -> list[str]:
+def shared(
+    *queues: Queue, running: tuple[Running, ...] = (), accounts: tuple[Account, ...] = ()
+) -> list[str]:
     """Of one unit in each queue that has no queues below it, who gets the last device."""
     parents = {queue.parent for queue in queues}
     leaves = [queue.name for queue in queues if queue.name not in parents]
     waiting = tuple(unit(f"of-{name}", DeviceRequest("gpu"), queue=name) for name in leaves)
-    return started(decided(Facts((node("n", *gpus(4)),), queues, running, waiting)))
+    facts = Facts((node("n", *gpus(4)),), queues, running, waiting, accounts=accounts)
+    return started(decided(facts))
 
 
 def holds(queue: str, *devices: str) -> Running:
@@ -252,9 +257,19 @@ def test_the_branch_with_the_smaller_share_is_first_whatever_its_queues_hold() -
 
 def test_past_use_counts_as_if_it_were_held() -> None:
     running = (holds("a", "g0"), holds("b", "g1", "g2"))
+    hour = 3600 / math.log(2)
+    used = (Account("a", usage=0.6 * hour), Account("b", usage=0.2 * hour))
     assert shared(Queue("a"), Queue("b"), running=running) == ["of-a"]
-    assert shared(Queue("a", past_use=0.6), Queue("b"), running=running) == ["of-b"]
-    assert shared(Queue("a", past_use=0.6, weight=4), Queue("b"), running=running) == ["of-a"]
+    queues = (Queue("a", half_life=3600), Queue("b", half_life=3600))
+    assert shared(*queues, running=running, accounts=used) == ["of-b"]
+    heavy = (Queue("a", half_life=3600, weight=4), Queue("b", half_life=3600))
+    assert shared(*heavy, running=running, accounts=used) == ["of-a"]
+
+
+def test_use_above_the_entitlement_counts_by_default() -> None:
+    running = (holds("a", "g0"), holds("b", "g1", "g2"))
+    ahead = Account("a", excess=0.6 * accounting.HORIZON)
+    assert shared(Queue("a"), Queue("b"), running=running, accounts=(ahead,)) == ["of-b"]
 
 
 # --- what was learned ---------------------------------------------------------------------------

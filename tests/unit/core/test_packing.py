@@ -363,3 +363,55 @@ def test_tables_say_which_fleet_they_suit() -> None:
 def test_impossible_shape_is_refused(fields: dict[str, int], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         Shape(**fields)
+
+
+# --- when the demand history suffices
+
+
+def informed(workloads: list[Shape], fleet: Fleet | None = None) -> bool:
+    """Whether one whole device is placed by the rule after these."""
+    learner = packing_tables.Learner(fleet or Fleet.of([(64_000, 0, 8, "A")] * 4))
+    for shape in workloads:
+        learner.observe(shape)
+        learner.add_workload(shape)
+    return learner.is_informed(whole(1))
+
+
+@pytest.mark.parametrize(
+    ("workloads", "suffices"),
+    [
+        pytest.param([], False, id="nothing was seen"),
+        pytest.param([whole(1), whole(8)] * 63, False, id="126 workloads of whole devices"),
+        pytest.param([whole(1), whole(8)] * 64, True, id="128 workloads of two sizes"),
+        pytest.param([whole(1)] * 400, False, id="one size, however often"),
+        pytest.param([whole(1), share(500)], True, id="shares have to fill a device together"),
+        pytest.param([whole(1, models=("A",))], True, id="some are bound to a model"),
+        pytest.param([whole(1, 2000), whole(1, 12_000)] * 8, True, id="cpu may run out first"),
+        pytest.param([whole(1, 2000), whole(1, 12_000)] * 7, False, id="too few to tell"),
+        pytest.param([whole(1, 8000), whole(2, 16_000)] * 20, False, id="cpu runs out together"),
+    ],
+)
+def test_whole_devices_are_placed_by_the_rule_when_it_knows_what_binpack_does_not(
+    workloads: list[Shape], suffices: bool
+) -> None:
+    assert informed(workloads) is suffices
+
+
+def test_learning_packer_fills_the_tightest_node_until_it_is_informed() -> None:
+    packer = packing.LearningPacker(Fleet.of([(64_000, 0, 8, "A"), (64_000, 0, 4, "A")]))
+    chosen = [packer.choose(whole(2)), packer.choose(whole(5))]
+    assert chosen == [(1, [0, 1]), (0, [0, 1, 2, 3, 4])]
+    assert packer.choose(whole(9)) is None
+
+
+@pytest.mark.parametrize(
+    ("cpu_each", "weight"), [(4000, 0.0), (4600, 108.0), (5400, 240.0), (9000, 240.0)]
+)
+def test_cpu_that_cannot_run_out_is_not_balanced(cpu_each: int, weight: float) -> None:
+    """The nodes have 8 cores for each device."""
+    fleet = Fleet.of([(64_000, 0, 8, "A"), (64_000, 0, 0, "A")])
+    demand = Demand({whole(1, cpu_each): 2.0, whole(2, 2 * cpu_each): 1.0})
+    tables = packing_tables.build(demand, fleet)
+    assert tables.balance == pytest.approx(weight)
+    scores, _ = packing.score(tables, whole(1, 0), full(fleet))
+    assert scores[0] > packing.INFEASIBLE

@@ -465,9 +465,10 @@ def test_a_gang_that_is_being_repaired_is_nobodys_victim_in_the_same_decision():
 
 def test_held_room_is_not_used_for_repairs():
     world = World([node("n0", 1), node("n1", 1)], [Queue("a")])
-    world.run(unit("hurt", "a", 2, priority=50), "n0").run(unit("low", "a", priority=10), "n1")
+    world.run(unit("hurt", "a", priority=50), "n0").run(unit("low", "a", priority=10), "n1")
     world.wait(unit("high", "a", priority=90)).decide()
     assert set(world.evicted) == {"low"}
     world.happen()
-    state.apply(world.snapshot, [state.Gone("low")])
+    hurt = dataclasses.replace(world.snapshot.running["hurt"], unit=unit("hurt", "a", 2))
+    state.apply(world.snapshot, [state.Gone("low"), state.Holds(hurt)])
     assert [each.unit for each in world.decide().placements] == ["high"]

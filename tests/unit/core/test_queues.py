@@ -53,13 +53,40 @@ def test_limits(found, name, asked, answer):
     assert told == answer
 
 
-def test_who_must_not_be_preempted_stays_inside_the_guarantee():
-    found = tree(queue("a", guarantee=4))
-    assert found.shortage("a", gpus(4), firm=True) is None
+def test_who_must_not_be_preempted_leaves_what_others_are_guaranteed():
+    found = tree(queue("a", guarantee=4), queue("b", guarantee=10))
+    assert found.shortage("a", gpus(6), firm=True) is None, "2 of 16 are guaranteed to nobody"
     found.add("a", gpus(3), firm=True)
-    short = found.shortage("a", gpus(2), firm=True)
-    assert (short.rule, short.left) == ("guarantee", 1000)
+    short = found.shortage("a", gpus(4), firm=True)
+    assert (short.rule, short.queue, short.left) == ("guarantee", "a", 3000)
     assert found.shortage("a", gpus(9), firm=False) is None
+
+
+def test_commitments_follow_every_change_as_if_counted_anew():
+    queues = (
+        queue("org", guarantee=6), queue("x", "org", guarantee=2), queue("y", "org"), queue("z"),
+    )  # fmt: skip
+    found = tree(*queues)
+    assert found.shortage("z", gpus(10), firm=True) is None
+    steps = [("x", 3, 1), ("org", 4, 1), ("y", 1, 1), ("z", 5, 1), ("org", 4, -1), ("x", 3, -1)]
+    for name, count, sign in steps:
+        found.add(name, gpus(count), firm=True, sign=sign)
+        fresh = tree(*queues)
+        for each, amounts in found.firm.items():
+            direct = amounts.get("gpu", 0) - sum(
+                found.firm[child].get("gpu", 0) for child in found.children.get(each, ())
+            )
+            fresh.add(each, {"gpu": direct}, firm=True)
+        for each in found.queues:
+            one, other = (t.shortage(each, gpus(99), firm=True) for t in (found, fresh))
+            assert one.left == other.left, (name, each)
+
+
+def test_what_the_queue_is_not_guaranteed_does_not_count_for_its_guarantee():
+    found = tree(queue("a", guarantee=4), Queue("b", guarantee={"cpu": 50_000}))
+    assert found.inside("a", {"gpu": 2000, "cpu": 90_000})
+    assert not found.inside("a", {"cpu": 1000})
+    assert not found.inside("b", {"gpu": 2000})
 
 
 def test_what_is_not_lent_stays_out_of_reach_until_its_owner_uses_it():
@@ -98,9 +125,54 @@ def test_inside(found, name, asked, answer):
     assert found.inside(name, gpus(asked)) is answer
 
 
-def test_guarantees_beyond_what_there_is_shrink_in_proportion():
-    found = tree(queue("a", guarantee=24), queue("b", guarantee=8))
-    assert (found.guarantee["a"], found.guarantee["b"]) == (gpus(12), gpus(4))
+def granted(found: Tree) -> dict[str, int]:
+    return {name: sums.get("gpu", 0) // 1000 for name, sums in found.guarantee.items()}
+
+
+def test_guarantees_beyond_what_there_is_are_granted_in_full_one_after_another():
+    three = [queue(name, guarantee=8) for name in "abc"]
+    assert granted(tree(*three)) == {"a": 8, "b": 8, "c": 0}
+    four = [queue(name, guarantee=6) for name in "abcd"]
+    assert granted(tree(*four)) == {"a": 6, "b": 6, "c": 4, "d": 0}
+    heavy = [*three[:2], queue("c", guarantee=8, weight=3)]
+    assert granted(tree(*heavy)) == {"a": 8, "b": 0, "c": 8}
+
+
+def test_the_last_gets_the_whole_devices_that_are_left():
+    found = tree(queue("a", guarantee=5.5), queue("b", guarantee=12), capacity=gpus(16))
+    assert found.guarantee == {"a": gpus(5.5), "b": gpus(10)}
+
+
+def test_who_was_served_least_is_granted_first_in_turns_of_an_hour_of_its_guarantee():
+    """Queues a and b hold their guarantees; c waits."""
+    queues, hour = [queue(name, guarantee=8) for name in "abc"], 3600 * 8 / 16
+    found = tree(*queues, a=8, b=8)
+    found.put_served({"a": 3.9 * hour, "b": 3.8 * hour, "c": 3 * hour})
+    assert granted(found.settled()) == {"a": 8, "b": 8, "c": 0}, "no turn is over yet"
+    found.put_served({"a": 4.1 * hour, "b": 4.0 * hour, "c": 3 * hour})
+    assert granted(found.settled()) == {"a": 0, "b": 8, "c": 8}
+    fresh = tree(*queues, a=8, b=8)
+    fresh.put_served(found.served)
+    assert fresh.settled().guarantee == found.guarantee
+    after = tree(*queues, b=8, c=8)
+    after.put_served({"a": 4.1 * hour, "b": 4.2 * hour, "c": 3.2 * hour})
+    assert granted(after.settled()) == {"a": 0, "b": 8, "c": 8}, "a has just had its turn"
+    after.put_served({"a": 3.9 * hour, "b": 5.2 * hour, "c": 4.1 * hour})
+    assert granted(after.settled()) == {"a": 8, "b": 0, "c": 8}
+    assert granted(after.resized({"gpu": 24_000}).settled()) == {"a": 8, "b": 8, "c": 8}
+
+
+def test_children_take_turns_with_what_their_parent_was_granted():
+    found = tree(
+        queue("org", guarantee=12),
+        queue("x", "org", guarantee=8),
+        queue("y", "org", guarantee=4),
+        queue("other", guarantee=12),
+    )
+    hour = 3600 * 12 / 16
+    assert granted(found) == {"org": 12, "x": 8, "y": 4, "other": 4}
+    found.put_served({"org": 1.2 * hour, "x": 1.2 * hour})
+    assert granted(found.settled()) == {"org": 4, "x": 0, "y": 4, "other": 12}
 
 
 def test_a_branch_is_promised_its_own_or_its_childrens_whichever_is_more():
@@ -141,11 +213,12 @@ def test_who_is_inside_a_guarantee_comes_first_then_the_smallest_weighted_share(
 
 
 def test_shares_follow_the_dominant_resource_and_past_use():
-    found = tree(queue("a"), queue("b", past_use=0.5))
+    found = tree(queue("a"), queue("b"))
+    found.put_past_shares({"b": 0.5})
     found.add("a", {"cpu": 50_000, "gpu": 1000}, firm=False)
     assert found.share("a") == SHARE_UNIT // 2
     assert found.share("b") == SHARE_UNIT // 2
-    assert found.share("a", gpus(15)) == SHARE_UNIT
+    assert found.share_with("a", gpus(15)) == SHARE_UNIT
 
 
 BROKEN = {

@@ -20,6 +20,7 @@ from tests.unit.core.test_reserve import (
 )
 from windlass.core.cycle import decide
 from windlass.core.facts import (
+    Account,
     Affinity,
     Device,
     DeviceRequest,
@@ -290,16 +291,17 @@ def _moved(seats, start):
 def test_a_promise_that_was_kept_at_its_turn_binds_all_who_come_after():
     """`right` could pass it at a turn before: now the head counts on it."""
     running = [runs("r", "a", cpu=9, end=NOW + 50, queue="other", preemptible=False)]
+    nodes = [with_models("old")]
+    late = [Account("mine", excess=1e6)]  # so that the head has its turn before `large`
     head = unit("head", role(1, 5, gpus(1)), queue="other", expected=10.0)
     large = unit("large", role(1, 9, gpus(1)), queue="mine", expected=10.0)
     right = unit("right", role(1, 1, gpus(1)), queue="mine", expected=60.0, submitted=1.0)
     kept = [Reservation("head", NOW + 50, (seat("g0"),))]
     queues = [Queue("mine", guarantee={"gpu": 1000, "cpu": 1000}), Queue("other", weight=100)]
-    waiting = [head, large, right]
-    decision = decide(snapshot([with_models("old")], running, waiting, queues, kept), NOW)
+    decision = decide(snapshot(nodes, running, [head, large, right], queues, kept, late), NOW)
     assert promises(decision)["head"] == NOW + 50
     assert not started(decision)
-    before = decide(snapshot([with_models("old")], running, [head, right], queues, kept), NOW)
+    before = decide(snapshot(nodes, running, [head, right], queues, kept, late), NOW)
     assert started(before) == {"right"}
 
 
@@ -385,4 +387,4 @@ def test_a_promise_that_is_due_is_kept_beside_one_that_starts_when_others_have_e
     ]
     decision = decide(snapshot([node("a")], (), waiting, [queue], before), NOW)
     assert started(decision) == {"brief", "due"}
-    assert promises(decision) == {"later": NOW + 600}
+    assert promises(decision) == {"later": NOW + 5}

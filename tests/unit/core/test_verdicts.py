@@ -204,8 +204,8 @@ QUOTAS = [
     (Shortage("limit", "q", "cpu", 16_000, 500, 8000),
      "needs 16 cpu; the limit of queue q is 8 cpu in all"),
     (Shortage("guarantee", "q", "gpu", 1000, 0, 4000),
-     "needs 1 gpu and must not be preempted; the guarantee of queue q has 0 gpu left for such "
-     "units"),
+     "needs 1 gpu and must not be preempted; non-preemptible workloads of queue q may use 0 gpu "
+     "more of what is not guaranteed to other queues"),
     (Shortage("lend", "q", "memory", 2 * GIB, GIB),
      "needs 2Gi memory; queue q may borrow 1Gi memory now, others keep the rest"),
 ]  # fmt: skip

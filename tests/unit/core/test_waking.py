@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from tests.unit.core.reserving import HEAD, NOW, node, promises, role, runs, snapshot, started, unit
-from windlass.core import reserve, state
+from windlass.core import allowance, state
 from windlass.core.cycle import decide
 from windlass.core.facts import Queue, Reservation, Seat, Unit
 
@@ -31,10 +31,10 @@ def test_what_is_believed_of_who_is_late_stays_until_the_scheduler_wakes():
     assert promises(woken) == {"head": NOW + 150}
 
 
-def test_a_start_that_is_looked_for_in_vain_is_looked_for_again_when_belief_changes():
-    """Nothing is promised: where `s` should end nobody knows; still the end of `r` is a moment."""
+def test_an_end_that_no_reservation_counts_on_is_not_waited_for():
+    """`s` has no known end, so the head has no start whether or not `r` is late."""
     running = [runs("r", "a", end=NOW + 50), runs("s", "b")]
-    assert decide(snapshot([node("a"), node("b")], running, [HEAD]), NOW).wake_at == NOW + 50
+    assert decide(snapshot([node("a"), node("b")], running, [HEAD]), NOW).wake_at is None
 
 
 def test_who_ends_in_this_very_moment_is_not_late_yet():
@@ -45,7 +45,7 @@ def test_who_ends_in_this_very_moment_is_not_late_yet():
 
 # --- where only who waited long is promised a start ---------------------------------------------
 
-LONG = reserve.PATIENCE * 100.0
+LONG = allowance.PATIENCE * 100.0
 """For HEAD, which runs for 100 s."""
 SHORTEST = (Queue("q", order="shortest"),)
 BLOCKED = (runs("r", "a", end=NOW + 50),)

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 from typing import Any
 
-from windlass.kinds import cronrun, pricelist, queue, run
+from windlass.kinds import cronrun, pricelist, queue, reservation, run
 from windlass.kinds.meta import Object
 
 Json = dict[str, Any]
@@ -40,6 +40,14 @@ def queue_object(**spec: Any) -> Json:
     return _object(queue.Queue, spec)
 
 
+def reservation_object(**spec: Any) -> Json:
+    """A maintenance window of one node; a field that is None is left away."""
+    whole = {"from": "2036-01-01T20:00:00Z", "duration": "8h", "nodes": {"names": ["n0"]}} | spec
+    return _object(
+        reservation.Reservation, {name: value for name, value in whole.items() if value is not None}
+    )
+
+
 def price_list(**spec: Any) -> Json:
     entries = [{"device": "machine", "rented": {"perHour": "1.50"}}]
     return _object(
@@ -69,11 +77,21 @@ def _object(kind: type[Object], spec: Json) -> Json:
 
 KINDS: dict[str, type[Object]] = {
     "Run": run.Run, "CronRun": cronrun.CronRun, "Queue": queue.Queue,
-    "PriceList": pricelist.PriceList,
+    "PriceList": pricelist.PriceList, "Reservation": reservation.Reservation,
 }  # fmt: skip
 
 GOOD: dict[str, Json] = {
     "minimal run": run_object(),
+    "maintenance window": reservation_object(reason="cooling"),
+    "reservation that ends by the clock": reservation_object(
+        duration=None, to="2036-01-02T04:00:00+01:00"
+    ),
+    "reservation of amounts that recurs": reservation_object(**{
+        "from": None, "schedule": "0 20 * * 6", "timeZone": "Europe/Berlin", "nodes": None,
+        "amounts": {"gpu/h100": 8, "cpu": "64"},
+        "for": {"queues": ["team-a"], "namespaces": ["ns"], "users": ["ann@example.org"]},
+    }),
+    "reservation by labels": reservation_object(nodes={"selector": {"row": "b"}}),
     "every part of a run": run_object(
         queue="team.a", user="alice@example.org", priority=1000, preemptible=False, suspend=True,
         framework="torch", completion={"role": "launcher"}, restart="role",
@@ -142,6 +160,51 @@ class Bad:
 
 
 BAD: dict[str, Bad] = {
+    "reservation without a begin": Bad(reservation_object(**{"from": None}), "spec", "from, or"),
+    "reservation with two begins": Bad(
+        reservation_object(schedule="@daily"), "spec", "either from, or schedule"
+    ),
+    "reservation without an end": Bad(reservation_object(duration=None), "spec", "when it ends"),
+    "reservation with two ends": Bad(
+        reservation_object(to="2036-01-02T20:00:00Z"), "spec", "either to, or duration"
+    ),
+    "reservation by schedule with a fixed end": Bad(
+        reservation_object(**{
+            "from": None, "schedule": "@daily", "duration": None, "to": "2036-01-02T20:00:00Z",
+        }),
+        "spec", "with a schedule, by duration",
+    ),
+    "reservation that ends before it begins": Bad(
+        reservation_object(duration=None, to="2036-01-01T20:00:00Z"), "spec.to", "later than from"
+    ),
+    "reservation on no day": Bad(
+        reservation_object(**{"from": "2036-02-30T20:00:00Z"}), "spec.from", "day of the calendar"
+    ),
+    "reservation of nothing": Bad(reservation_object(nodes=None), "spec", "nodes or amounts"),
+    "reservation of nodes and amounts": Bad(
+        reservation_object(amounts={"gpu": 1}), "spec", "nodes or amounts"
+    ),
+    "reservation of no amounts": Bad(
+        reservation_object(nodes=None, amounts={}), "spec.amounts", "at least one"
+    ),
+    "reservation of nodes by both": Bad(
+        reservation_object(nodes={"names": ["a"], "selector": {"a": "b"}}),
+        "spec.nodes", "names or selector",
+    ),
+    "reservation of nodes with no label": Bad(
+        reservation_object(nodes={"selector": {}}), "spec.nodes", "at least one"
+    ),
+    "reservation for nobody": Bad(
+        reservation_object(**{"for": {"queues": []}}), "spec.for", "at least one queue"
+    ),
+    "reservation by a schedule that names no time": Bad(
+        reservation_object(**{"from": None, "schedule": "0 99 * * *"}), "spec.schedule",
+        "five fields", by_cluster=False,
+    ),
+    "reservation in no time zone": Bad(
+        reservation_object(timeZone="Europe/Atlantis"), "spec.timeZone", "known time zone",
+        by_cluster=False,
+    ),
     "no spec": Bad(without(run_object(), "spec"), "spec", "Required"),
     "no roles": Bad(without(run_object(), "spec", "roles"), "spec.roles", "Required"),
     "empty roles": Bad(run_object(roles=[]), "spec.roles", "at least 1 item"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.unit.kinds import cases
 from tests.unit.kinds.cases import Json
-from windlass.kinds import run, validation
+from windlass.kinds import queue, run, validation
 from windlass.kinds.problems import Problem
 
 
@@ -161,3 +161,35 @@ def test_defaulting_and_pruning_twice_changes_nothing_more(name: str) -> None:
     once = validation.defaulted(kind, validation.prune(kind, value)[0])
     assert validation.defaulted(kind, once) == once
     assert validation.prune(kind, once) == (once, [])
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        ({"halfLife": "7 days"}, "spec.halfLife"),
+        ({"userLimits": {"running": -1}}, "spec.userLimits.running"),
+        ({"userLimits": {"resources": {"gpu": "many"}}}, "spec.userLimits.resources.gpu"),
+        ({"userLimits": {"users": {"ada": {"submitted": 1.5}}}}, "spec.userLimits.users.ada"),
+    ],
+)
+def test_what_is_wrong_with_users_of_a_queue_is_told_at_its_field(spec: Json, path: str) -> None:
+    (problem,) = problems_of(cases.queue_object(**spec))
+    assert problem.path.startswith(path)
+
+
+def test_the_nearest_name_is_offered_inside_the_limits_of_users() -> None:
+    limits = {"ressources": {"gpu": 1}, "users": {"ada": {"runing": 2}}}
+    value = cases.queue_object(userFare=True, userLimits=limits)
+    _, unknown = validation.prune(queue.Queue, value)
+    assert unknown == [
+        'unknown field "spec.userFare": did you mean userFair?',
+        'unknown field "spec.userLimits.ressources": did you mean resources?',
+        'unknown field "spec.userLimits.users.ada.runing": did you mean running?',
+    ]
+
+
+def test_all_ways_to_count_past_use_and_limit_users_are_accepted() -> None:
+    for half_life in ("0s", "7d", "1h30m"):
+        assert problems_of(cases.queue_object(halfLife=half_life, userFair=True)) == []
+    limits = {"resources": {"gpu": 4, "gpu/h100": "500m"}, "users": {"a@b.c": {"running": 0}}}
+    assert problems_of(cases.queue_object(userLimits=limits)) == []

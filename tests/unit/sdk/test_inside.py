@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from pathlib import Path
 
@@ -25,6 +26,15 @@ def test_a_report_replaces_what_it_names_and_keeps_the_rest(told: Path) -> None:
         "fraction": 0.25, "metrics": {"loss": 1.5, "accuracy": 0.5},
     }  # fmt: skip
     assert [path.name for path in told.parent.iterdir()] == ["progress"]
+
+
+def test_a_checkpoint_is_reported_with_its_time_and_stays_in_later_reports(told: Path) -> None:
+    inside.report(checkpointed=True)
+    inside.report(0.5)
+    found = json.loads(told.read_text())
+    assert found["fraction"] == 0.5
+    at = datetime.datetime.fromisoformat(found["checkpoint"])
+    assert abs((datetime.datetime.now(datetime.UTC) - at).total_seconds()) < 3600
 
 
 def test_progress_ends_at_one(told: Path) -> None:

@@ -31,7 +31,7 @@ def test_every_word_has_a_place_in_a_valid_run() -> None:
         "env": {"A": "b"}, "secrets": ["s"], "configs": ["c"],
         "mounts": {"/data": "claim:imagenet:ro", "/x": "host:/x"}, "queue": "q", "priority": 7,
         "preemptible": False, "suspend": True, "user": "me", "gang": False, "pack": "spread",
-        "topology": "rack!", "nodes": {"zone": "a"},
+        "movable": True, "topology": "rack!", "nodes": {"zone": "a"},
         "tolerations": ["spot", "gpu=yes:NoSchedule"], "expected": "1h", "timeout": "2h",
         "start_timeout": "5m", "retries": 1, "retry_on": ["Failed"], "restart": "role",
         "signal": "SIGUSR1", "grace": "1m", "checkpoint": "/ck", "keep": "1h",

@@ -32,6 +32,7 @@ DIGEST = "sha256:" + "1" * 64
 BINDINGS = "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings"
 PUBLIC_KINDS = {
     "queues.windlass.dev", "nodes", "priorityclasses.scheduling.k8s.io", "pricelists.windlass.dev",
+    "reservations.windlass.dev",
 }  # fmt: skip
 """Everybody may read these: what is shared, how full it is, and what it costs."""
 VIEWED_KINDS = {

@@ -80,15 +80,66 @@ def test_a_queue_beyond_its_limit() -> None:
         after(snapshot((held, (seat(0, "node-0000", 0, 1),)), limit=1000))
 
 
-def test_units_that_cannot_be_preempted_on_borrowed_room() -> None:
+def test_units_that_cannot_be_preempted_where_others_are_guaranteed_the_rest() -> None:
     firm = job("firm", gpus=2, preemptible=False)
-    queues = (Queue("default", guarantee={"gpu": 1000}),)
+    queues = (Queue("default", guarantee={"gpu": 1000}), Queue("other", guarantee={"gpu": 15_000}))
     facts = dataclasses.replace(
         scenario(nodes=2, queues=queues).facts,
         running=(Running(firm.unit, (seat(0, "node-0000", 0, 1),), 0.0),),
     )
-    with pytest.raises(invariants.Broken, match=r"I4 .* hold 2000 gpu, its guarantee is 1000"):
+    with pytest.raises(invariants.Broken, match=r"I4 .* come to 17000 gpu, there is 16000"):
         after(state.build(facts), "firm")
+
+
+@pytest.mark.parametrize(
+    ("victims", "words"),
+    [
+        (["b0"], ""),
+        (["b0", "b1"], "queue b is left below its guarantee by b0, b1"),
+        (["wide"], ""),
+        (["b0", "wide"], "queue b is left below its guarantee by b0, wide"),
+        (["young"], "queue b is left below its guarantee by young"),
+    ],
+)
+def test_what_is_taken_from_a_queue_below_its_guarantee(victims: list[str], words: str) -> None:
+    """Queue b holds one more than the seven it is guaranteed: a run of three may go as a whole, if
+    it ran long enough and nothing goes besides."""
+    queues = (Queue("a", guarantee={"gpu": 1000}), Queue("b", guarantee={"gpu": 7000}))
+    held = [(f"b{n}", 1, 0.0) for n in range(2)] + [("wide", 3, 0.0), ("young", 3, 900.0)]
+    devices, running = iter(range(8)), []
+    for key, count, started in held:
+        own = job(key, gpus=count, queue="b").unit
+        mine = tuple(next(devices) for _ in range(count))
+        running.append(Running(own, (seat(0, "node-0000", *mine),), started))
+    facts = dataclasses.replace(
+        scenario(nodes=1, queues=queues).facts,
+        running=tuple(running),
+        waiting=(job("mine", gpus=1, queue="a").unit,),
+    )
+    decision = Decision(
+        evictions=tuple(Eviction(key, (("worker", 0),), "mine", "") for key in victims),
+        nominations=(Nomination("mine", (seat(0, "node-0000", 0),)),),
+    )
+    found = dict(invariants.broken(state.build(facts), decision, 1000.0))
+    assert found.get("I8", "").endswith(words)
+    assert ("I8" in found) is bool(words)
+
+
+def test_who_takes_beyond_its_own_guarantee() -> None:
+    queues = (Queue("a", guarantee={"gpu": 1000}), Queue("b"))
+    busy = Running(job("b", gpus=8, queue="b").unit, (seat(0, "node-0000", *range(8)),), 0.0)
+    mine = job("mine", gpus=2, queue="a").unit
+    facts = dataclasses.replace(
+        scenario(nodes=1, queues=queues).facts, running=(busy,), waiting=(mine,)
+    )
+    decision = Decision(
+        evictions=(Eviction("b", (("worker", 0),), "mine", ""),),
+        nominations=(Nomination("mine", (seat(0, "node-0000", 0, 1),)),),
+    )
+    found = dict(invariants.broken(state.build(facts), decision, 1000.0))
+    assert found["I8"].endswith(
+        "mine takes from other queues, and queue a would use 2000 of 1000 gpu"
+    )
 
 
 def test_nominated_room_that_another_took() -> None:

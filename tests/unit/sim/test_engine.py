@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 
@@ -10,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.sim.building import COSTS, job, outcome, play, scenario
-from windlass.core import reserve
-from windlass.core.facts import Queue
+from windlass.core import allowance
+from windlass.core.facts import Policy, Queue
 from windlass.sim import compare, engine, measures
 from windlass.sim.scenario import FOREVER, Outage, Scenario, with_runtimes
 from windlass.sim.variants import Variant, combinations
@@ -73,7 +74,7 @@ def _endless(order: str, **said: int) -> dict[str, float | None]:
 
 
 def test_small_jobs_without_end_do_not_starve_a_gang_under_shortest() -> None:
-    long = 10 + 100 * reserve.PATIENCE
+    long = 10 + 100 * allowance.PATIENCE
     starts = _endless("shortest")
     assert starts["gang"] is not None
     assert long <= starts["gang"] <= long + 100, "those that run then end, and nobody passes"
@@ -251,3 +252,75 @@ def _random_scenario(seed: int) -> Scenario:
         for n in range(chance.choice([0, 0, 1]))
     )
     return scenario(*jobs, nodes=4, rack=2, queues=queues, outages=outages)
+
+
+def test_small_jobs_do_not_wait_behind_the_surplus_of_an_elastic_one() -> None:
+    """Issue 17 row 10: they waited 9.8 h; now for the grace of the members that go."""
+    small = [job(f"s{i}", 600, 3600, gpus=1) for i in range(4)]
+    wide = job("wide", 0, 40 * 3600, gpus=1, members=1, most=8)
+    found = play(scenario(wide, *small))
+    assert {found[f"s{i}"].waited for i in range(4)} == {COSTS.grace}
+    assert found["wide"].shrunk == 1
+
+
+def test_a_stream_of_short_jobs_shrinks_an_elastic_one_only_once_in_a_pause() -> None:
+    """Every five minutes a job of one minute comes. Without a pause each of them would shrink the
+    elastic job, which would grow again a minute later."""
+    short = [job(f"s{i:02}", 600 + 300 * i, 60, gpus=1) for i in range(48)]
+    wide = job("wide", 0, 100 * 3600, gpus=1, members=1, most=8)
+    found = play(scenario(wide, *short))
+    hours = 48 * 300 / 3600
+    assert 1 <= found["wide"].shrunk <= hours * 3600 / Policy().growth_pause
+    assert max(found[each.unit.key].waited for each in short) <= COSTS.grace
+
+
+def test_a_movable_job_is_moved_so_that_a_waiting_one_starts() -> None:
+    """Both nodes are half full. The movable job goes to the other node and loses little work; the
+    large one does not wait until either of them ends."""
+    jobs = [
+        job("first", 0, 3000, gpus=4, movable=True),
+        job("long", 0, 9000, gpus=8),
+        job("other", 0, 9000, gpus=4),
+        job("blocker", 0, 500, gpus=4),
+    ]
+    large = job("large", 700, 600, gpus=8)
+    fixed = [dataclasses.replace(each.unit, movable=False) for each in jobs]
+    still = [dataclasses.replace(each, unit=unit) for each, unit in zip(jobs, fixed, strict=True)]
+    moved, kept = (play(scenario(*listed, large, nodes=3)) for listed in (jobs, still))
+    assert kept["large"].waited > 1000
+    assert moved["large"].waited == COSTS.grace
+    assert len(moved["first"].moved) == 1
+    assert moved["first"].preempted == 0
+    assert moved["first"].end is not None
+    # The grace, a new start, and the work since its last checkpoint are all that it costs.
+    delay = moved["first"].end - kept["first"].end
+    assert delay <= COSTS.grace + COSTS.restart + COSTS.checkpoint
+
+
+def test_small_claims_on_a_guarantee_do_not_keep_a_gang_from_getting_done() -> None:
+    """One run of a minute every twenty minutes, against a gang of six hours that holds what is
+    guaranteed to it and to its owner, and saves nothing: it is stopped after 10, 20, 40 ... minutes
+    at the earliest, so no more than log2(360 / 10) + 1 times."""
+    queues = (Queue("a", guarantee={"gpu": 8000}), Queue("b", guarantee={"gpu": 8000}))
+    gang = job("gang", 0, 6 * 3600, members=2, queue="b")
+    small = [job(f"a{n:02}", 1000 + 1200 * n, 60, gpus=1, queue="a") for n in range(60)]
+    found = play(scenario(gang, *small, nodes=2, queues=queues), checkpoint=None, restart=0)
+    assert found["gang"].end is not None
+    assert 1 <= found["gang"].preempted <= 6
+    assert found["gang"].end < 20 * 3600
+    assert all(record.end is not None for record in found.values())
+
+
+def test_after_a_node_is_lost_guarantees_are_granted_in_turns_in_whole_nodes() -> None:
+    """Three queues are each guaranteed a node of eight and have runs of eight for days; the node of
+    one of them is lost. It gets a node again as soon as another had its turn, about an hour later,
+    and from then on all three have two thirds of what they had."""
+    queues = tuple(Queue(name, guarantee={"gpu": 8000}) for name in "abc")
+    jobs = [job(name, 0, 20 * 3600, queue=name) for name in "abc"]
+    lost = Outage("node-0002", 3600, FOREVER)
+    found = play(scenario(*jobs, nodes=3, queues=queues, outages=(lost,)), checkpoint=600)
+    ends = [record.end for record in found.values() if record.end is not None]
+    assert len(ends) == 3
+    assert max(ends) <= 1.6 * 20 * 3600
+    assert max(ends) - min(ends) <= 3 * 3600
+    assert max(record.preempted for record in found.values()) <= 16, "once in about two hours"

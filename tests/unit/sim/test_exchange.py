@@ -20,6 +20,8 @@ from windlass.core.facts import (
     Running,
     Seat,
     Unit,
+    UserLimit,
+    UserLimits,
 )
 from windlass.sim import engine, exchange, shaping, synthetic, whatif
 from windlass.sim.scenario import FOREVER, BadInput, Scenario, with_runtimes
@@ -165,6 +167,16 @@ def test_a_queue_is_given_more() -> None:
     assert more.facts.queues[0].limit == {"gpu": 7000}
     [queue] = wider.facts.queues
     assert (queue.order, queue.strict) == ("lifo", True)
+    changes = ["minRuntime=10m", "max_priority=7", "halfLife=7d", "userFair=true", "reserve=none"]
+    [queue] = whatif.edited(tight, [f"queue.default.{each}" for each in changes]).facts.queues
+    assert (queue.min_runtime, queue.max_priority, queue.half_life) == (600, 7, 7 * 86400)
+    assert (queue.user_fair, queue.reserve) == (True, None)
+    changes = ["running=4", "resources.gpu=8", "resources.gpu=+1", "users.ada.running=9"]
+    limited = whatif.edited(tight, [f"queue.default.userLimits.{each}" for each in changes])
+    [queue] = limited.facts.queues
+    assert queue.user_limits == UserLimits({"gpu": 9000}, 4, None, {"ada": UserLimit({}, 9)})
+    [queue] = whatif.edited(limited, ["queue.default.userLimits=none"]).facts.queues
+    assert queue.user_limits is None
 
 
 @pytest.mark.parametrize(
@@ -173,7 +185,13 @@ def test_a_queue_is_given_more() -> None:
         ("queue.default.limit.gpu", "is no change"),
         ("node.a.ready=false", "is no change"),
         ("queue.nobody.weight=2", "no queue 'nobody'; there are default"),
-        ("queue.default.colour=red", "queues have guarantee.RESOURCE"),
+        ("queue.default.colour=red", "queues have .*guarantee.RESOURCE"),
+        ("queue.default.wieght=3", "did you mean weight"),
+        ("queue.default.limit=3", r"did you mean limit\.RESOURCE"),
+        ("queue.default.name=other", "queues have .*guarantee.RESOURCE"),
+        ("queue.default.userLimits=3", "'3' is no value for userLimits"),
+        ("queue.default.userLimits.runing=3", "unknown field `runing`: did you mean `running`"),
+        ("queue.default.weight.gpu=3", "did you mean weight"),
         ("queue.default.limit.gpu=lots", "'lots'"),
         ("queue.default.limit.gpu=+4", "names no gpu yet"),
         ("queue.default.weight=heavy", "'heavy' is no value for weight"),

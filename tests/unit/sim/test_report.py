@@ -12,7 +12,7 @@ import pytest
 from tests.unit.sim.building import job, outcome, scenario
 from windlass.core.facts import Queue
 from windlass.sim import charts, compare, measures, report
-from windlass.sim.live import Record
+from windlass.sim.live import Attempt, Record
 from windlass.sim.scenario import FOREVER, Outage
 from windlass.sim.variants import Variant, combinations
 
@@ -41,26 +41,19 @@ def test_fragments_are_idle_devices_where_usual_members_do_not_fit() -> None:
     assert found["fragmentation"] == pytest.approx(0.5, abs=0.05)
 
 
-def test_fairness_is_one_when_all_fare_alike_and_names_who_fared_worst() -> None:
-    def waited(queue: str, ran: float, waits: float) -> Record:
-        return Record(job("x", queue=queue, user=""), waited=waits, ran=ran)
-
-    alike = [waited("a", 10, 10), waited("b", 30, 30)]
-    assert measures.fairness(alike, lambda unit: unit.queue, 0.0) == {
-        "jain": 1.0, "worst": 0.5, "worst_name": "a",
-    }  # fmt: skip
-    worse = measures.fairness([*alike, waited("c", 0, 10)], lambda unit: unit.queue, 0.0)
-    assert worse == {"jain": 0.666667, "worst": 0.0, "worst_name": "c"}
-    assert measures.fairness(alike, lambda unit: unit.user, 0.0) is None
-
-
 def test_promises_are_counted_from_the_first_one() -> None:
     records = [
-        Record(job("a"), promised=10, first_start=10),
-        Record(job("b"), promised=10, first_start=25),
-        Record(job("c"), first_start=3),
+        Record(job("a"), attempts=[Attempt(0, 10, reserved=10)]),
+        Record(job("b"), attempts=[Attempt(0, 25, reserved=10), Attempt(40, 50, reserved=60)]),
+        Record(job("c"), attempts=[Attempt(0, 3), Attempt(9, reserved=20)]),
+        Record(
+            job("d"), attempts=[Attempt(0, 90, reserved=10, withdrawn=9, withdrawn_because="x")]
+        ),
+        Record(job("e"), attempts=[Attempt(0, reserved=10, withdrawn=9, withdrawn_because="x")]),
     ]
-    assert measures.promises(records) == {"made": 2, "kept": 1, "worst_delay_s": 15}
+    assert measures.promises(records) == {
+        "made": 5, "kept": 2, "withdrawn": 2, "withdrawn_because": {"x": 2}, "worst_delay_s": 15,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("part", "value"), [(0.0, 1), (0.5, 3), (0.99, 4), (1.0, 4)])
@@ -113,7 +106,9 @@ def test_the_report_is_whole_by_itself_and_the_same_every_time() -> None:
     for words in ("fifo, no backfill", "fifo, reserving backfill", "Waits", "red", "makespan"):
         assert words in page.text
     drawings = re.findall(r"<svg.*?</svg>", text)
-    assert len(drawings) == 5
+    assert len(drawings) == 3 + 2 * (1 + 2), "by policy one of all queues and one of each"
+    for kind in ("held", "entitled"):
+        assert text.count(f'class="line {kind}"') == 4
     for drawing in drawings:
         ElementTree.fromstring(drawing)
         assert "nan" not in drawing.lower()

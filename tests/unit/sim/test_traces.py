@@ -66,7 +66,7 @@ def test_times_of_a_list_with_iteration_times_are_milliseconds(tmp_path: Path) -
         ("submitted,gpus,duration\n1,1e300,1\n", "line 2: gpus is '1e300'"),
         ("submitted,gpus,duration\n1,2000000,1\n", "line 2: gpus is '2000000'.*at most 1000000"),
         ("submitted,gpus,duration\n1,1.5,1\n", "line 2: gpus is '1.5'.*a part of one, or whole"),
-        ("submitted,gpus,duration\n-1,1,1\n", "line 2: submitted is '-1'"),
+        ("submitted,gpus,duration\n-1e99,1,1\n", "line 2: submitted is '-1e99'"),
         ("submitted,gpus,duration\nnan,1,1\n", "line 2: submitted is 'nan'"),
         ("submitted,gpus,duration\n\u00b2,1,1\n", "line 2: submitted is '\u00b2'"),
         ("submitted,gpus,duration\n1" + "0" * 400 + ",1,1\n", "line 2: submitted is '10"),

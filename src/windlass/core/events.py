@@ -1,0 +1,133 @@
+"""What can happen to a snapshot: facts that come, change or go. Applied by `core.state`."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from windlass.core.facts import (
+    Account,
+    AdvanceReservation,
+    Node,
+    Nomination,
+    Queue,
+    Quota,
+    Reservation,
+    Running,
+    Unit,
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodePut:
+    node: Node
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeGone:
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QueuePut:
+    queue: Queue
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QueueGone:
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class QuotasPut:
+    """All quotas of all namespaces; they change rarely."""
+
+    quotas: tuple[Quota, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AdvancePut:
+    """All windows of all advance reservations that have not ended; they change rarely."""
+
+    windows: tuple[AdvanceReservation, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Waits:
+    """A unit waits, or what it asks for has changed."""
+
+    unit: Unit
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Holds:
+    """A unit holds room, or other room than before."""
+
+    running: Running
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Saved:
+    """A unit that holds room saved its state: what it computed until then is not lost."""
+
+    key: str
+    at: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Gone:
+    """A unit neither waits nor holds anything any more; `ran` seconds if it ended by itself."""
+
+    key: str
+    ran: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Nominated:
+    nomination: Nomination
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NominationGone:
+    unit: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Promised:
+    """What a decision promised; it replaces what earlier ones did."""
+
+    reservations: tuple[Reservation, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Elapsed:
+    """It is `now`: what queues held since the last such event is added to their accounts. It comes
+    before everything that happened at this moment."""
+
+    now: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AccountsPut:
+    """Accounts as they were counted elsewhere, until a moment; they replace all others."""
+
+    accounts: tuple[Account, ...]
+    at: float
+
+
+Event = (
+    NodePut
+    | NodeGone
+    | QueuePut
+    | QueueGone
+    | QuotasPut
+    | AdvancePut
+    | Waits
+    | Holds
+    | Saved
+    | Gone
+    | Nominated
+    | NominationGone
+    | Promised
+    | Elapsed
+    | AccountsPut
+)

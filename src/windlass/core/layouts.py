@@ -1,0 +1,25 @@
+"""Which changes of nodes need the whole cluster to be laid out anew, and which count at once."""
+
+from __future__ import annotations
+
+from windlass.core import amounts, locality
+from windlass.core.cluster import Cluster
+from windlass.core.facts import Node
+
+
+def mean_the_same(old: Cluster, new: Cluster) -> bool:
+    """Whether members hold the same columns in both, and count for as much in quotas."""
+    return list(old.resources) == list(new.resources) and all(
+        amounts.charge(new, request) == part for request, part in old.charges.items()
+    )
+
+
+def layout(node: Node) -> tuple[object, ...]:
+    """What cannot change without everything being laid out anew."""
+    named = (node.allocatable.keys(), node.attach_limits.keys(), locality.names(node))
+    return node.path, node.devices, *named
+
+
+def size(node: Node) -> tuple[object, ...]:
+    """What the node adds to the totals that guarantees are measured against."""
+    return node.ready, node.ready_in, node.allocatable

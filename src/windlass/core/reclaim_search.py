@@ -1,0 +1,481 @@
+"""Which workloads go for another queue when the preferred victims do not help: chosen by place.
+
+All preemptible workloads of queues that borrow may go, as long as every queue keeps its guarantee
+(`budgets.Budget`). Nodes are looked at one by one, the cheapest first. On each the cheapest set of
+workloads is found whose departure makes room for one more pod there, by branch and bound; a gang
+takes the cheapest of these, node after node, until all its pods have room. For a single pod the
+answer is the best there is on the nodes that are looked at; for gangs it is a good one.
+
+A gang goes as a whole, so it may happen that every set that suffices takes a queue below its
+guarantee. Then, and only then, one workload of a queue may go that reaches into the guarantee, if
+it ran long enough (`Pool.shielded`); the set that leaves queues least below is taken.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from windlass.core import freeing, sparing
+from windlass.core.budgets import Budget, Prices
+from windlass.core.choosing import HELD, UNLOCKED
+from windlass.core.place import Failure
+from windlass.core.shapes import Shape
+from windlass.core.victims import Pool
+
+if TYPE_CHECKING:
+    from windlass.core.freeing import Plan, Price, Trial
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+NODES = 64
+"""Nodes that are looked at closely; twice as many as a gang has pods, if that is more."""
+DOMAINS = 8
+STEPS, STEPS_IN_ALL = 1000, 20_000
+"""Sets that are tried on one node, and in one search."""
+_WORK = 256
+"""Node-visits that one step counts for."""
+_OFF_NODE = 24
+"""Workloads elsewhere that are tried where a quota is in the way."""
+
+
+def find(
+    trial_of: Callable[[Pool], Trial],
+    pool: Pool,
+    models: tuple[str, ...],
+    *,
+    at: float,
+    straddling: bool = False,
+) -> Plan | None:
+    """The cheapest plan that was found within the budgets of queues, if it is `at` that time.
+    `straddling`: one workload of each queue may reach into the guarantee."""
+    may_go = np.flatnonzero(pool.protected <= at)
+    if not len(may_go):
+        return None
+    part = pool if len(may_go) == len(pool) else pool.only(may_go)
+    trial = trial_of(part)
+    if trial.cycle.work.exhausted or not trial.fits(np.ones(len(part), np.bool_)):
+        return None
+    search = _Search(trial, Budget(part, at if straddling else None))
+    chosen = search.best()
+    if chosen is None:
+        return None
+    rows = np.array(sorted(chosen), np.int64)
+    few = part.only(rows)
+    last = trial_of(few)
+    gone = np.ones(len(few), np.bool_)
+    if not last.suffices(gone):
+        return None
+    plan = freeing.settled(last, gone, search.prices.rank[rows].argsort().argsort(), models)
+    if plan is None:
+        return None
+    everyone = np.zeros(len(pool), np.bool_)
+    everyone[may_go[rows]] = plan.gone
+    return dataclasses.replace(plan, gone=everyone)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Item:
+    """A piece that may go, and what goes with it."""
+
+    pieces: tuple[int, ...]
+    most: tuple[int, ...]
+    """What the node would have more of at most."""
+
+
+class _Search:
+    """One preemptor, one pool, one budget."""
+
+    def __init__(self, trial: Trial, budget: Budget) -> None:
+        self.trial, self.pool, self.budget = trial, trial.pool, budget
+        self.shape, self.count = trial.shape, sum(wish.count for wish in trial.wishes)
+        self.prices = Prices(trial.pool, budget)
+        self.follow = _followers(trial.pool)
+        self.gone: set[int] = set()
+        self.steps = STEPS_IN_ALL
+        self.nodes = _Nodes(trial, self.shape)
+        self.exact = (
+            trial.alike and sparing.is_plain(trial.base, self.shape) and _all_whole(trial.pool)
+        )
+        """Whether counting tells where a pod fits, without trying."""
+
+    def best(self) -> set[int] | None:
+        """The pieces that go; None if no set was found."""
+        if len(self.trial.wishes) > 1 or (not self.trial.alike and self.count > 1):
+            return self._in_sequence()
+        most = self._caps(range(len(self.pool)))
+        if self.count == 1:
+            return self._for_one_pod(most)
+        free = self._caps(())
+        found: tuple[Price, set[int]] | None = None
+        for nodes in self._domains(free, most):
+            answer = self._in_domain(nodes, free, most)
+            if answer is not None and (found is None or answer[0] < found[0]):
+                found = answer
+        return None if found is None else found[1]
+
+    def _caps(self, gone: Iterable[int]) -> Ints:
+        trial, mask = self.trial, self.mask(gone)
+        if trial.alike:
+            return trial.caps(mask, self.shape)
+        caps = trial.cluster(mask).caps(self.shape)
+        return caps if trial.within is None else np.where(trial.within, caps, 0)
+
+    def mask(self, gone: Iterable[int]) -> Mask:
+        found = np.zeros(len(self.pool), np.bool_)
+        found[list(gone)] = True
+        return found
+
+    def _for_one_pod(self, most: Ints) -> set[int] | None:
+        best: tuple[Price, tuple[int, ...]] | None = None
+        for node in self.cheapest(np.flatnonzero(most > 0), most):
+            found = self.one_more(node, 1, best and best[0])
+            if found is not None and (best is None or found[0] < best[0]):
+                best = found
+        return None if best is None else set(best[1])
+
+    # --- gangs of equal pods
+
+    def _domains(self, free: Ints, most: Ints) -> Iterator[Ints]:
+        """The nodes of each domain that could hold all pods; first where most of them fit now."""
+        ids = self.trial.domains
+        sums, there = np.bincount(ids, weights=most), np.bincount(ids, weights=free)
+        fitting = np.flatnonzero(sums >= self.count)
+        for domain in fitting[np.lexsort((fitting, -there[fitting]))][:DOMAINS].tolist():
+            yield np.flatnonzero((ids == domain) & (most > 0))
+
+    def _in_domain(self, nodes: Ints, free: Ints, most: Ints) -> tuple[Price, set[int]] | None:
+        """Node after node, the cheapest pod next; if that ends short of room, because small pieces
+        used up what a larger one would have needed, as many pods of a node at once as can be."""
+        for at_once in (False, True):
+            filling = _Filling(self, nodes, free, most, at_once=at_once)
+            enough = filling.run() and self._until_allowed(filling.chosen)
+            chosen = filling.chosen
+            found = (self.prices.of(chosen), set(chosen)) if enough else None
+            self.undo(chosen)
+            self.gone.clear()
+            if found is not None:
+                return found
+        return None
+
+    def _until_allowed(self, chosen: list[int]) -> bool:
+        """Adds pieces in the order of prices until no quota is in the way."""
+        if self.allow(chosen):
+            return True
+        for i in self.prices.sequence.tolist():
+            pieces = [j for j in (i, *self.follow.get(i, ())) if j not in self.gone]
+            if i not in self.gone and self.goes(pieces):
+                chosen += pieces
+                self.gone.update(pieces)
+                if self.allow(chosen):
+                    return True
+        return False
+
+    def cheapest(self, nodes: Ints, most: Ints) -> list[int]:
+        """By the work that would be lost for one pod."""
+        cost = self.nodes.sums(self.prices.cost + 1)
+        found: list[int] = []
+        for node in nodes[np.lexsort((nodes, cost[nodes] / most[nodes]))].tolist():
+            if self._may_do(node):
+                found.append(node)
+                if len(found) >= max(NODES, 2 * self.count):
+                    break
+        return found
+
+    def _may_do(self, node: int) -> bool:
+        """A quick look: whether one more pod would fit if each piece went that can be spared."""
+        if not self.exact:
+            return True
+        missing = self._missing(node, 1 if self.count == 1 else self.pods_on(node) + 1)
+        for i, amounts in self.nodes.gains(node).items():
+            if self.goes((i,)):
+                self.undo((i,))
+                missing = _less(missing, amounts)
+        self.trial.cycle.work.spend(len(self.nodes.gains(node)))
+        return all(each <= 0 for each in missing)
+
+    def _missing(self, node: int, pods: int) -> list[int]:
+        """For so many pods, without those who go already."""
+        found = [
+            pods * need - have
+            for have, need in zip(self.nodes.free(node), self.nodes.per_pod, strict=True)
+        ]
+        gains = self.nodes.gains(node)
+        for i in self.gone & gains.keys():
+            found = _less(found, gains[i])
+        return found
+
+    def pods_on(self, node: int) -> int:
+        if not self.exact:
+            return int(self._caps(self.gone)[node])
+        missing = self._missing(node, 0)
+        per_pod = zip(missing, self.nodes.per_pod, strict=True)
+        return max(0, min(-m // need for m, need in per_pod if need))
+
+    # --- one node
+
+    def one_more(
+        self, node: int, pods: int, best: Price | None = None
+    ) -> tuple[Price, tuple[int, ...]] | None:
+        """The cheapest pieces to go, with those that go already, until so many pods fit there."""
+        missing, gains = self._missing(node, pods), self.nodes.gains(node)
+        items = []
+        for i in sorted(gains.keys() - self.gone, key=self.prices.rank.__getitem__):
+            pieces = (i, *self.follow.get(i, ()))
+            own = [gains[j] for j in pieces if j in gains]
+            most = tuple(map(sum, zip(*own, strict=True)))
+            if not self.exact or any(a > 0 < m for a, m in zip(most, missing, strict=True)):
+                items.append(_Item(pieces, most))
+        if self.trial.quota and self.count == 1:
+            items += self._elsewhere({i for item in items for i in item.pieces})
+        branching = _Branching(self, node, pods, items, best)
+        steps = branching.run(missing, min(STEPS, self.steps))
+        self.steps -= steps
+        self.trial.cycle.work.spend(_WORK * steps)
+        return branching.found
+
+    def _elsewhere(self, here: set[int]) -> list[_Item]:
+        """Pieces on other nodes: a quota may need them to go."""
+        nothing = (0,) * len(self.nodes.per_pod)
+        others = (i for i in self.prices.sequence.tolist() if i not in here)
+        return [
+            _Item((i, *self.follow.get(i, ())), nothing)
+            for i in itertools.islice(others, _OFF_NODE)
+        ]
+
+    def fits(self, node: int, pods: int, chosen: Sequence[int]) -> bool:
+        """Whether so many pods fit on the node, by trying where counting does not tell; and whether
+        a single one may start by its quotas."""
+        trial, gone = self.trial, (*self.gone, *chosen)
+        if not self.exact:
+            trial.cycle.work.spend(len(trial.base))
+            if trial.alike:
+                if int(self._caps(gone)[node]) < pods:
+                    return False
+            else:
+                mask, only = self.mask(gone), np.zeros(len(trial.base), np.bool_)
+                only[node] = trial.within is None or bool(trial.within[node])
+                if isinstance(trial.place(trial.cluster(mask), mask, only), Failure):
+                    return False
+        return self.count > 1 or self.allow(gone)
+
+    def allow(self, gone: Iterable[int]) -> bool:
+        """Whether quotas and the rights of the preemptor's queue allow it."""
+        if not self.trial.quota:
+            return True
+        return sparing.Books(self.trial.claim, self.pool, self.mask(gone)).allow()
+
+    def goes(self, pieces: Sequence[int]) -> bool:
+        """Counts them as gone within the budgets, all or none."""
+        for number, i in enumerate(pieces):
+            if not self.budget.take(i):
+                self.undo(pieces[:number])
+                return False
+        return True
+
+    def undo(self, pieces: Sequence[int]) -> None:
+        for i in reversed(pieces):
+            self.budget.give_back(i)
+
+    # --- several roles
+
+    def _in_sequence(self) -> set[int] | None:
+        """Where pods differ or mind their neighbours: in the order of prices, and node after node,
+        as long as budgets allow."""
+        first = np.full(len(self.pool), len(self.trial.base), np.int64)
+        flat = self.pool.flat
+        np.minimum.at(first, flat.seat_of, flat.members[0])
+        for sequence in (self.prices.sequence, np.lexsort((self.prices.rank, first))):
+            gone: dict[int, None] = {}
+            for i in sequence.tolist():
+                pieces = [j for j in (i, *self.follow.get(i, ())) if j not in gone]
+                if i not in gone and self.goes(pieces):
+                    gone |= dict.fromkeys(pieces)
+            self.undo(list(gone))
+            if self.trial.suffices(self.mask(gone)):
+                return set(gone)
+        return None
+
+
+class _Filling:
+    """A gang that takes room for its pods on one node after another."""
+
+    def __init__(
+        self, search: _Search, nodes: Ints, free: Ints, most: Ints, *, at_once: bool
+    ) -> None:
+        self._search, self._most, self._at_once = search, most, at_once
+        self._have = {j: int(free[j]) for j in nodes.tolist()}
+        self._first = search.cheapest(nodes, most)
+        self._heap: list[tuple[int, Price, int]] = []
+        self.chosen: list[int] = []
+
+    def run(self) -> bool:
+        """Whether all pods have room once the chosen are gone."""
+        search, heap, have = self._search, self._heap, self._have
+        for node in self._first:
+            self._offer(node)
+        while heap and self._missing > 0:
+            before = heapq.heappop(heap)
+            offer = self._step(before[2])
+            if offer is None:
+                continue
+            if heap and offer[:2] > heap[0][:2]:  # others go by now: it costs more than before
+                heapq.heappush(heap, (*offer[:2], before[2]))
+                continue
+            search.goes(offer[2])
+            search.gone.update(offer[2])
+            self.chosen += offer[2]
+            for touched in search.nodes.of(offer[2]) & have.keys():
+                have[touched] = search.pods_on(touched)
+            self._offer(before[2])
+        return self._missing <= 0
+
+    @property
+    def _missing(self) -> int:
+        return self._search.count - sum(self._have.values())
+
+    def _offer(self, node: int) -> None:
+        found = self._step(node)
+        if found is not None:
+            heapq.heappush(self._heap, (*found[:2], node))
+
+    def _step(self, node: int) -> tuple[int, Price, tuple[int, ...]] | None:
+        """Fewer pods than could be, what it costs, who goes."""
+        have = self._have[node]
+        wanted = min(int(self._most[node]) - have, self._missing if self._at_once else 1)
+        for more in range(wanted, 0, -1):
+            found = self._search.one_more(node, have + more)
+            if found is not None:
+                return (-more if self._at_once else 0, *found)
+        return None
+
+
+class _Branching:
+    """Branch and bound over the pieces of one node, the cheapest first."""
+
+    def __init__(
+        self, search: _Search, node: int, pods: int, items: Sequence[_Item], best: Price | None
+    ) -> None:
+        self._search, self._node, self._pods, self._items = search, node, pods, items
+        self._best = best
+        self.found: tuple[Price, tuple[int, ...]] | None = None
+        self._steps = 0
+        rest = [(0,) * len(search.nodes.per_pod)]
+        for item in reversed(items):
+            rest.append(tuple(a + b for a, b in zip(rest[-1], item.most, strict=True)))
+        self._rest = rest[::-1]
+        """What all from an item on would bring at most."""
+
+    def run(self, missing: list[int], steps: int) -> int:
+        """How many steps it took."""
+        self._steps = steps
+        self._from(0, missing, ())
+        return steps - self._steps
+
+    def _from(self, at: int, missing: list[int], chosen: tuple[int, ...]) -> None:
+        if self._steps <= 0:
+            return
+        self._steps -= 1
+        search = self._search
+        price = search.prices.of((*search.gone, *chosen))
+        if self._best is not None and price >= self._best:
+            return
+        enough = all(each <= 0 for each in missing)
+        if enough and search.fits(self._node, self._pods, chosen):
+            self.found, self._best = (price, chosen), price
+            return
+        rest = self._rest[at]
+        if at == len(self._items) or any(m > r for m, r in zip(missing, rest, strict=True)):
+            return
+        pieces = tuple(
+            i for i in self._items[at].pieces if i not in chosen and i not in search.gone
+        )
+        if pieces and search.goes(pieces):
+            less, gains = missing, search.nodes.gains(self._node)
+            for i in pieces:
+                less = _less(less, gains[i]) if i in gains else less
+            self._from(at + 1, less, chosen + pieces)
+            search.undo(pieces)
+        self._from(at + 1, missing, chosen)
+
+
+class _Nodes:
+    """What nodes have, and what pieces hold there, in the measures of one pod."""
+
+    def __init__(self, trial: Trial, shape: Shape) -> None:
+        self._base, self._flat, self._needs = trial.base, trial.pool.flat, shape.needs
+        self.per_pod = (*(need for _, need in shape.needs), *(r.count for r in shape.requests))
+        self._eligible = [trial.base.bank.eligible(request) for request in shape.requests]
+        self._width = max(1, trial.base.bank.compute.shape[1])
+        size = np.arange(len(trial.base) + 1)
+        self._seats = np.argsort(self._flat.members[0], kind="stable")
+        self._seats_begin = np.searchsorted(self._flat.members[0][self._seats], size)
+        owners = self._flat.devices[0] // self._width
+        self._grants = np.argsort(owners, kind="stable")
+        self._grants_begin = np.searchsorted(owners[self._grants], size)
+        self._gains: dict[int, dict[int, tuple[int, ...]]] = {}
+
+    def free(self, node: int) -> tuple[int, ...]:
+        base = self._base
+        amounts = tuple(int(base.free[column, node]) for column, _ in self._needs)
+        unlocked = base.bank.mode[node] == UNLOCKED
+        return amounts + tuple(int((each[node] & unlocked).sum()) for each in self._eligible)
+
+    def gains(self, node: int) -> dict[int, tuple[int, ...]]:
+        """By piece that is there, what the node would have more of without it."""
+        found = self._gains.get(node)
+        if found is None:
+            found = self._gains[node] = self._find(node)
+        return found
+
+    def _find(self, node: int) -> dict[int, tuple[int, ...]]:
+        flat, sums, width = self._flat, dict[int, list[int]](), len(self._needs)
+        for at in self._seats[self._seats_begin[node] : self._seats_begin[node + 1]].tolist():
+            own = sums.setdefault(int(flat.seat_of[at]), [0] * len(self.per_pod))
+            for number, (column, _) in enumerate(self._needs):
+                own[number] += int(flat.members[1 + column, at])
+        for at in self._grants[self._grants_begin[node] : self._grants_begin[node + 1]].tolist():
+            device = int(flat.devices[0, at]) - node * self._width
+            own = sums.setdefault(int(flat.grant_of[at]), [0] * len(self.per_pod))
+            for number, each in enumerate(self._eligible):
+                own[width + number] += int(each[node, device])
+        return {i: tuple(own) for i, own in sums.items()}
+
+    def of(self, pieces: Iterable[int]) -> set[int]:
+        """Where they are."""
+        flat, found = self._flat, set[int]()
+        for i in pieces:
+            begin, end = np.searchsorted(flat.seat_of, (i, i + 1)).tolist()
+            found.update(flat.members[0, begin:end].tolist())
+        return found
+
+    def sums(self, weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """By node, of the pieces that are there."""
+        flat = self._flat
+        found = np.bincount(flat.members[0], weights[flat.seat_of], len(self._base))
+        return found.astype(np.float64)
+
+
+def _less(missing: Sequence[int], amounts: Sequence[int]) -> list[int]:
+    return [m - amount for m, amount in zip(missing, amounts, strict=True)]
+
+
+def _followers(pool: Pool) -> dict[int, tuple[int, ...]]:
+    """Least of an elastic workload -> its surplus, which goes with it."""
+    found: dict[int, list[int]] = {}
+    rows = np.flatnonzero((pool.least >= 0) & (pool.least != np.arange(len(pool))))
+    for i in rows.tolist():
+        found.setdefault(int(pool.least[i]), []).append(i)
+    return {least: tuple(rows) for least, rows in found.items()}
+
+
+def _all_whole(pool: Pool) -> bool:
+    """Whether every device that these hold is held by one of them alone."""
+    return bool((pool.flat.devices[4] == HELD).all())

@@ -1,0 +1,13 @@
+"""How often a Run was preempted: it is protected for twice as long each time."""
+
+from tests.unit.control import build
+from windlass.control import snapshots
+
+
+def test_how_often_a_run_was_preempted_is_counted_from_its_history():
+    owner = build.a_run()
+    for reason in ("Preempted", "NodeLost", "Preempted"):
+        build.in_phase(owner, "Running")
+        build.in_phase(owner, "Stopping", reason=reason)
+        build.in_phase(owner, "Queued", reason=reason)
+    assert snapshots.read_unit(owner, "team").preemptions == 2

@@ -1,0 +1,102 @@
+"""What weights promise over time: sentences S5, S6, R3 and T5 of docs/sharing.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from windlass.core.facts import Device, DeviceRequest, Facts, Node, Queue, Role, Unit
+from windlass.sim import engine
+from windlass.sim.scenario import Job, Scenario
+from windlass.sim.variants import Variant
+
+HOUR = 3600.0
+
+
+def nodes(count: int) -> tuple[Node, ...]:
+    devices = tuple(Device(f"g{j}", "gpu") for j in range(8))
+    return tuple(Node(f"n{i:02}", {"cpu": 64_000}, devices) for i in range(count))
+
+
+def jobs(
+    queue: str, count: int, hours: float, gpus: int = 8, pods: int = 1, at: float = 0.0
+) -> Iterator[Job]:
+    role = Role("worker", pods, pods, {"cpu": 1000}, (DeviceRequest("gpu", gpus),))
+    for number in range(count):
+        seconds = hours * HOUR + number % 7 * 60
+        key = f"{queue}-{number:04}"
+        yield Job(Unit(key, queue, (role,), at * HOUR, expected=seconds), seconds)
+
+
+class Played:
+    """A scenario until a moment, with the device-seconds of each queue since another."""
+
+    def __init__(
+        self, queues: list[Queue], work: list[Job], hours: float, since: float = 0.0, size: int = 8
+    ) -> None:
+        facts = Facts(nodes=nodes(size), queues=tuple(queues))
+        self.simulation = engine.Simulation(Scenario("shares", facts, tuple(work)), Variant())
+        self._seconds = dict.fromkeys((queue.name for queue in queues), 0.0)
+        before, moving = 0.0, True
+        while moving and self.simulation.now < hours * HOUR:
+            tree = self.simulation.snapshot.tree
+            held = {name: tree.used[name].get("gpu", 0) for name in self._seconds}
+            moving = self.simulation.step()
+            for name, amount in held.items() if before >= since * HOUR else ():
+                self._seconds[name] += amount * (self.simulation.now - before)
+            before = self.simulation.now
+
+    def share(self, name: str) -> float:
+        roots = [q.name for q in self.simulation.snapshot.queues.values() if not q.parent]
+        return self._seconds[name] / sum(self._seconds[root] for root in roots)
+
+
+def test_weights_divide_a_saturated_cluster_with_default_reservations() -> None:
+    """Equal sizes, good estimates: 9 to 1, although one workload is more than a tenth."""
+    work = [*jobs("a", 250, 2), *jobs("b", 40, 2)]
+    found = Played([Queue("a", weight=9), Queue("b")], work, 48, since=6)
+    assert found.share("a") == pytest.approx(0.9, abs=0.02)
+
+
+def test_a_branch_gets_its_share_however_many_queues_are_below_it() -> None:
+    children = [Queue(f"c{i}", parent="p") for i in range(4)]
+    work = [job for name in ("c0", "c1", "c2", "c3") for job in jobs(name, 40, 2)]
+    work += jobs("s", 120, 2)
+    found = Played([Queue("p"), Queue("s"), *children], work, 48)
+    assert found.share("s") == pytest.approx(0.5, abs=0.02)
+    assert found.share("c0") == pytest.approx(0.125, abs=0.02)
+
+
+def test_long_workloads_do_not_crowd_out_short_ones() -> None:
+    work = [*jobs("long", 12, 48, gpus=4), *jobs("short", 220, 1, gpus=4)]
+    found = Played([Queue("long"), Queue("short")], work, 50, size=4)
+    assert found.share("short") == pytest.approx(0.5, abs=0.02)
+
+
+def test_gangs_of_the_whole_cluster_and_small_workloads_share_over_time() -> None:
+    work = [*jobs("gangs", 20, 2, pods=4), *jobs("small", 300, 1, gpus=4)]
+    found = Played([Queue("gangs"), Queue("small")], work, 60, size=4)
+    assert found.share("gangs") == pytest.approx(0.5, abs=0.05)
+
+
+def test_small_workloads_do_not_keep_nodes_in_pieces_for_ever() -> None:
+    """Only `tiny` can use what comes free one device at a time; the others wait for whole nodes."""
+    queues = [Queue("tiny"), Queue("whole", weight=3)]
+    work = [*jobs("tiny", 150, 2, gpus=2), *jobs("whole", 200, 1)]
+    found = Played(queues, work, 48, size=4)
+    assert found.share("tiny") == pytest.approx(0.25, abs=0.03)
+
+
+def test_a_late_team_preempts_where_its_queue_says_so() -> None:
+    """Otherwise it waits until 100-hour workloads end."""
+    work = [*jobs("first", 64, 100, gpus=1), *jobs("late", 64, 100, gpus=1, at=10)]
+    waits = Played([Queue("first"), Queue("late")], work, 40, since=10)
+    assert waits.share("late") == 0.0
+    queues = [Queue("first"), Queue("late", fair_share_preemption=HOUR)]
+    takes = Played(queues, work, 120)
+    started = [record.first_start for record in takes.simulation.records.values()]
+    late = [at for at in started if at is not None and 10 * HOUR < at < 20 * HOUR]
+    assert len(late) == 32, "half of the 64 GPUs"
+    assert max(late) < 12 * HOUR
+    assert sum(record.preempted for record in takes.simulation.records.values()) == 32
