@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from windlass.core import victims
-from windlass.core.queues import SHARE_UNIT
+from windlass.core.facts import SHARE_UNIT
 from windlass.core.victims import FIRST, Branch, Giving, Pool, Taken
 
 if TYPE_CHECKING:

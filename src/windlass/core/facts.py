@@ -27,6 +27,8 @@ Pack = Literal["binpack", "spread", "fragmentation"]
 
 WHOLE = 1000
 """Thousandths of a device that make a whole one."""
+SHARE_UNIT = 1_000_000
+"""Shares of queues are compared as whole millionths."""
 MOST_PRICE = 1 << 40
 """Billionths a second, about a thousand a second: sums and products of prices stay exact."""
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from windlass.core import accounting
-from windlass.core.facts import WHOLE
-from windlass.core.queues import SHARE_UNIT, Tree
+from windlass.core.facts import SHARE_UNIT, WHOLE
+from windlass.core.queues import Tree
 from windlass.core.state import Snapshot
 
 _DIVISIBLE = frozenset(("cpu", "memory", "pods", "ephemeral-storage"))

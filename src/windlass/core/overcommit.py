@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from windlass.core.facts import WHOLE
+from windlass.core.facts import SHARE_UNIT, WHOLE
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Cycle
@@ -65,7 +65,7 @@ def _holds(tree: Tree, name: str) -> bool:
 
 
 def _share(tree: Tree, amounts: Mapping[str, int]) -> float:
-    return tree.dominant_part(amounts) / tree.dominant_part(tree.capacity)
+    return tree.dominant_part(amounts) / SHARE_UNIT
 
 
 def _part(amount: int, left: int) -> int:

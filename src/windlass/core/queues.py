@@ -14,12 +14,10 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from windlass.core import overcommit
-from windlass.core.facts import Amounts, Queue
+from windlass.core.facts import SHARE_UNIT, Amounts, Queue
 from windlass.kinds.reasons import Reason
 
 Sums = dict[str, int]
-SHARE_UNIT = 1_000_000
-"""Shares are compared as whole millionths."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

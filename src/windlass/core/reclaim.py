@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from windlass.core import order, victims
-from windlass.core.queues import SHARE_UNIT, Sums, Tree
+from windlass.core.facts import SHARE_UNIT
+from windlass.core.queues import Sums, Tree
 from windlass.core.roster import Columns
 from windlass.core.victims import (
     BORROWED,

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from windlass.core import accounting, order, queues
-from windlass.core.facts import Account, Queue, Running, Unit
-from windlass.core.queues import SHARE_UNIT, Sums, Tree
+from windlass.core.facts import SHARE_UNIT, Account, Queue, Running, Unit
+from windlass.core.queues import Sums, Tree
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Cycle

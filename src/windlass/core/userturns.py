@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windlass.core import accounting, amounts, place, sharing, usershares, verdicts
-from windlass.core.facts import Unit, Verdict
-from windlass.core.queues import SHARE_UNIT
+from windlass.core.facts import SHARE_UNIT, Unit, Verdict
 
 if TYPE_CHECKING:
     from windlass.core.cycle import Cycle

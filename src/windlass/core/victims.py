@@ -19,8 +19,8 @@ import numpy.typing as npt
 from windlass.core import arrays, looks, order, place, predict, roster, yielding
 from windlass.core.bounds import Hope
 from windlass.core.cluster import Cluster
-from windlass.core.facts import Queue, Role, Unit
-from windlass.core.queues import SHARE_UNIT, Sums, Tree
+from windlass.core.facts import SHARE_UNIT, Queue, Role, Unit
+from windlass.core.queues import Sums, Tree
 from windlass.core.roster import Columns, Flat, Piece
 
 if TYPE_CHECKING:
