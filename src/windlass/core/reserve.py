@@ -422,7 +422,8 @@ def _hold_again(
         seats = shadows.sit_again(shadow, unit, old.seats)
     if seats is None:
         shadow.rollback(0)
-        for guest in overruns.candidates(cycle, {seat.node for seat in old.seats}, old.made, start):
+        nodes = {seat.node for seat in old.seats}
+        for guest in overruns.candidates(cycle, unit, nodes, old.made, start):
             end = looks.believed(guest.expected_end, cycle.now)
             if end is None or end > start:  # else the shadow is without it already
                 overruns.release(shadow, guest)

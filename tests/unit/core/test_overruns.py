@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.core.reserving import HEAD, NOW, node, promises, runs, snapshot, started
 from windlass.core.cycle import decide
-from windlass.core.facts import Reservation, Seat
+from windlass.core.facts import Queue, Reservation, Seat
 from windlass.core.predict import History
 
 SEATS = (Seat("w", 0, "a"), Seat("w", 1, "b"))
@@ -28,6 +28,14 @@ def test_a_backfilled_workload_that_overran_is_preempted_when_the_reservation_is
     assert "longer than it said" in decision.evictions[0].reason
     assert [each.unit for each in decision.nominations] == ["head"]
     assert not decision.withdrawals
+
+
+@pytest.mark.parametrize(("guaranteed", "goes"), [(8000, False), (0, True)])
+def test_what_lies_inside_the_guarantee_of_another_queue_does_not_yield(guaranteed, goes):
+    late = backfilled(queue="other")
+    queues = [Queue("q"), Queue("other", guarantee={"cpu": guaranteed})]
+    decision = decide(snapshot(NODES, [late], [HEAD], queues, given(NOW)), NOW)
+    assert bool(decision.evictions) is goes
 
 
 def test_until_then_it_runs_on_and_the_start_stays():
