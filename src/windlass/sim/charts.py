@@ -127,6 +127,7 @@ def _up(value: float, axis: Axis) -> float:
 
 def _frame(x: Axis, y: Axis) -> list[str]:
     floor, end = HEIGHT - BOTTOM, WIDTH - RIGHT
+    below = floor + (16 if x.title else 22)  # small plots have no title and larger letters
     parts = []
     for value, text in y.marks:
         up = _up(value, y)
@@ -135,8 +136,9 @@ def _frame(x: Axis, y: Axis) -> list[str]:
     for value, text in x.marks:
         across = _across(value, x)
         parts.append(f'<path class="grid" d="M{across:.1f} {floor}v4"/>')
-        parts.append(_text(across, floor + 16, "middle", text))
-    parts.append(_text(end, HEIGHT - 2, "end", x.title))
+        parts.append(_text(across, below, "middle", text))
+    if x.title:
+        parts.append(_text(end, HEIGHT - 2, "end", x.title))
     parts.append(f'<path class="axis" d="M{LEFT} {floor}H{end}"/>')
     return parts
 

@@ -58,7 +58,6 @@ margin-right:.4em;background:currentColor}
 .multiples h3{font-size:.9rem;font-weight:600;margin:.3rem 0 0}
 .multiples .mark{font-size:17px}
 .multiples svg{overflow:visible}
-.multiples text:last-of-type{display:none}
 .multiples .line{stroke-width:3}
 .line.held{stroke:var(--c0)}
 .line.entitled{stroke:var(--c1);stroke-dasharray:9 6}
@@ -231,13 +230,13 @@ def _shares_and_entitlements(outcome: Outcome, span: float) -> str:
         groups.append((f"{len(rest)} other queues", rest))
     pairs = [(title, *_parts(outcome, queues)) for title, queues in groups]
     highest = max(max(*held, *entitled) for _, held, entitled in pairs)
-    axes = charts.time_axis(span), charts.plain_axis(highest, "", percent=True)
+    axes = charts.time_axis(span, title=""), charts.plain_axis(highest, "", percent=True)
     times = _times(outcome)
     plots = "".join(
         f"<div><h3>{html.escape(title)}</h3>"
         + charts.lines(
-            [Line("entitled", times, entitled), Line("held", times, held)],
-            *axes, f"share of {title} over time", ("entitled", "held"),
+            [Line("held", times, held), Line("entitled", times, entitled)],
+            *axes, f"share of {title} over time", ("held", "entitled"),
         )
         + "</div>"
         for title, held, entitled in pairs
