@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from hypothesis import given, note
+from hypothesis import currently_in_test_context, given, note
 from hypothesis import strategies as st
 
 from tests.properties import victims_oracle
@@ -105,7 +105,8 @@ def chosen(world: victims_oracle.World, decision: Decision) -> tuple[victims_ora
 def check(facts: Facts, mine: Unit) -> tuple[object, object] | None:
     """What was chosen and the cheapest, by cost; None where nothing was to be chosen."""
     facts, decision = decided(facts, mine)
-    note(f"{facts}\n{decision}")
+    if currently_in_test_context():
+        note(f"{facts}\n{decision}")
     if any(each.reason.startswith("its surplus is needed") for each in decision.evictions):
         return None  # by fair share, not by guarantee: see test_yielding
     world = victims_oracle.World(facts, mine, NOW)

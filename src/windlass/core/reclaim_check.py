@@ -81,10 +81,11 @@ class _Check:
             wanted |= own or self.tree.guaranteed  # surplus yields also without a guarantee
         gone = [self._held(self._victim(each).unit, self._seats(each)) for each in evictions]
         total = sum(gone, Counter[str]())
+        taken = sorted(resource for resource in wanted if total[resource])
+        if not taken and all(self._is_surplus(each) for each in evictions):
+            return ""  # nothing of it is guaranteed to any queue
         before, more = self._before(name, direct), self._coming(name, direct)
-        for resource in sorted(wanted):
-            if not total[resource]:
-                continue
+        for resource in taken:
             kept = min(self._guarantee(name, direct, resource), before[resource])
             left = before[resource] + more[resource] - total[resource]
             if left >= kept:
