@@ -4,7 +4,8 @@ All preemptible workloads of queues that borrow may go, as long as every queue k
 (`budgets.Budget`). Nodes are looked at one by one, the cheapest first. On each the cheapest set of
 workloads is found whose departure makes room for one more pod there, by branch and bound; a gang
 takes the cheapest of these, node after node, until all its pods have room. For a single pod the
-answer is the best there is on the nodes that are looked at; for gangs it is a good one.
+answer is the best there is on the nodes that are looked at; for gangs it is a good one. Where that
+ends short of room and few workloads are concerned, all sets of them are tried.
 
 A gang goes as a whole, so it may happen that every set that suffices takes a queue below its
 guarantee. Then, and only then, one workload of a queue may go that reaches into the guarantee, if
@@ -40,6 +41,8 @@ NODES = 64
 DOMAINS = 8
 STEPS, STEPS_IN_ALL = 1000, 20_000
 """Sets that are tried on one node, and in one search."""
+MOST_PIECES, MOST_NODES = 32, 16
+"""Up to so many, all sets of workloads are tried for a gang."""
 _WORK = 256
 """Node-visits that one step counts for."""
 _OFF_NODE = 24
@@ -163,7 +166,18 @@ class _Search:
             self.gone.clear()
             if found is not None:
                 return found
-        return None
+        return self._by_all_sets(nodes)
+
+    def _by_all_sets(self, nodes: Ints) -> tuple[Price, set[int]] | None:
+        """Of few pieces, the cheapest set that leaves room for all pods of the gang."""
+        here = {i for node in nodes.tolist() for i in self.nodes.gains(node)}
+        if not self.exact or len(here) > MOST_PIECES or len(nodes) > MOST_NODES:
+            return None
+        trying = _AllSets(self, nodes.tolist(), sorted(here, key=self.prices.rank.__getitem__))
+        steps = trying.run(min(STEPS, self.steps))
+        self.steps -= steps
+        self.trial.cycle.work.spend(_WORK * steps)
+        return trying.found
 
     def _until_allowed(self, chosen: list[int]) -> bool:
         """Adds pieces in the order of prices until no quota is in the way."""
@@ -355,6 +369,49 @@ class _Filling:
             if found is not None:
                 return (-more if self._at_once else 0, *found)
         return None
+
+
+class _AllSets:
+    """Branch and bound over the pieces of several nodes, the cheapest first."""
+
+    def __init__(self, search: _Search, nodes: list[int], pieces: list[int]) -> None:
+        self._search, self._nodes, self._pieces = search, nodes, pieces
+        self._steps = 0
+        self.found: tuple[Price, set[int]] | None = None
+
+    def run(self, steps: int) -> int:
+        """How many steps it took."""
+        self._steps = steps
+        self._from(0, [])
+        return steps - self._steps
+
+    def _from(self, at: int, chosen: list[int]) -> None:
+        search = self._search
+        if self._steps <= 0 or not self._would_do(chosen, self._pieces[at:]):
+            return
+        self._steps -= 1
+        price = search.prices.of(chosen)
+        if self.found is not None and price >= self.found[0]:
+            return
+        if self._would_do(chosen, ()) and search.allow(chosen):
+            self.found = (price, set(chosen))
+            return
+        if at == len(self._pieces):
+            return
+        i = self._pieces[at]
+        pieces = [j for j in (i, *search.follow.get(i, ())) if j not in chosen]
+        if i not in chosen and search.goes(pieces):
+            self._from(at + 1, chosen + pieces)
+            search.undo(pieces)
+        self._from(at + 1, chosen)
+
+    def _would_do(self, chosen: Sequence[int], others: Sequence[int]) -> bool:
+        """Whether all pods would fit once these are gone, whatever the budgets say."""
+        search = self._search
+        search.gone.update(chosen, others)
+        pods = sum(search.pods_on(node) for node in self._nodes)
+        search.gone.clear()
+        return pods >= search.count
 
 
 class _Branching:
