@@ -60,8 +60,11 @@ def _length(tree: Tree, name: str) -> float:
 
 
 def _holds(tree: Tree, name: str) -> bool:
-    """Whether the queue uses most of what it is promised."""
-    return 2 * _share(tree, tree.used[name]) > _share(tree, tree.promised[name])
+    """Whether the queue uses most of what it is promised, in the resource in which it is promised
+    the largest part of the cluster."""
+    promised = tree.promised[name]
+    used = {resource: tree.used[name].get(resource, 0) for resource in promised}
+    return 2 * _share(tree, used) > _share(tree, promised)
 
 
 def _share(tree: Tree, amounts: Mapping[str, int]) -> float:
