@@ -83,6 +83,9 @@ class Desk:
     """Everybody had a turn: units that start in this decision are as good as running."""
     withholding: bool = False
     """And only they may make room, also who could not be stopped once it runs."""
+    withheld: set[str] = dataclasses.field(default_factory=set)
+    """Starts that were withheld for others: they withhold none themselves, or two workloads that
+    both have a right would do so in turns."""
     starting: dict[str, list[tuple[Unit, Sums]]] = dataclasses.field(default_factory=dict)
     seen: int = 0
     """Placements that are among the starting already."""
@@ -137,7 +140,9 @@ def second_look(cycle: Cycle) -> None:
     desk.late = True
     for withholding in (True, False):  # who runs goes only where withholding does not help
         promised = bool(cycle.evictions) and not withholding
-        while desk.entitled and (promised or any(victims.withdrawable(cycle))):
+        for _ in range(MOST_ENTITLED):
+            if not desk.entitled or not (promised or any(victims.withdrawable(cycle))):
+                break
             if not _look_again(cycle, withholding=withholding):
                 break
 
@@ -151,6 +156,8 @@ def _look_again(cycle: Cycle, *, withholding: bool) -> bool:
     for key, over in list(desk.entitled.items()):
         asked = cycle.workload(key)
         if asked is None or key in cycle.placements or key in cycle.nominations:
+            continue
+        if withholding and key in desk.withheld:
             continue
         unit = models.permitted(cycle.scene.cluster, cycle.tree, asked)
         if not isinstance(unit, Unit):
@@ -334,7 +341,7 @@ def _hope(
 def _find_room(cycle: Cycle, ask: Ask, over: frozenset[str], *, entitled: bool) -> bool:
     unit = ask.unit
     claim = claim_of(cycle, ask, over, entitled=entitled)
-    key = (unit.queue, _rank(cycle, unit), claim.scarce, claim.inside)
+    key = (unit.queue, _rank(cycle, unit), claim.scarce, claim.contested, claim.inside)
     hope = cycle.desk.hopes.get(key)
     if hope is not None and not freeing.has_hope(cycle, unit, hope):
         cycle.desk.why = NOT_ENOUGH
@@ -404,9 +411,11 @@ def claim_of(cycle: Cycle, ask: Ask, over: frozenset[str], *, entitled: bool) ->
     if entitled or tree.is_bound(unit.queue, firm=not unit.preemptible):
         tree = cycle.departures.tree_at_worst()
     scarce = victims.scarce_resources(cycle, unit, over) if entitled else frozenset[str]()
+    contested = victims.contested_resources(tree, unit.queue, need) if scarce else scarce
     inside = entitled and tree.inside(unit.queue, need)
     departed, repaired = _departed(cycle), _repaired(cycle, unit)
-    return Claim(unit, need, scarce, tree, inside, departed, repaired, _starting(cycle))
+    starting = _starting(cycle)
+    return Claim(unit, need, scarce, contested, tree, inside, departed, repaired, starting)
 
 
 def _departed(cycle: Cycle) -> dict[str, list[Piece]]:
@@ -458,6 +467,7 @@ def _commit(cycle: Cycle, unit: Unit, pool: Pool, plan: Plan) -> None:
     by_right = {pool.pieces[i].key for i in rightful}
     for piece in _who_goes(cycle, pool, plan):
         if piece.key in cycle.snapshot.waiting:
+            cycle.desk.withheld.add(piece.key)
             cycle.withdraw(piece.key)
             continue
         members = tuple([(seat.role, seat.index) for seat in piece.seats])

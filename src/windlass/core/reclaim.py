@@ -178,11 +178,27 @@ class _Borrowers:
 
     def _part(self, name: str, top: str, depth: int, *, whole: bool, wide: bool) -> Pool | None:
         """The same for all claims, until a workload of the branch starts or goes."""
-        known, key = self._cycle.desk.borrowed, (name, top, whole, depth, wide, *self._scarce)
+        kept = self._would_take_back(name, top) if self._claim.contested else ()
+        known = self._cycle.desk.borrowed
+        key = (name, top, whole, depth, wide, kept, *self._scarce)
         at = self._changes(top)
         if key not in known or known[key][0] != at:
-            known[key] = (at, self._victims(name, top, depth, whole=whole, wide=wide))
+            known[key] = (at, self._victims(name, top, depth, kept, whole=whole, wide=wide))
         return known[key][1]
+
+    def _would_take_back(self, name: str, top: str) -> tuple[str, ...]:
+        """Contested resources in which the queue is inside its guarantee, up to the top of the
+        branch. Where each of two workloads has a right to what the other borrows, the one that
+        runs goes on: they would stop each other in turns for ever."""
+        tree, found = self._claim.tree, list[str]()
+        levels = tree.path(name)[: tree.path(name).index(top) + 1]
+        for resource in sorted(self._claim.contested):
+            if tree.guarantee[name].get(resource) and all(
+                tree.used[level].get(resource, 0) <= tree.guarantee[level].get(resource, 0)
+                for level in levels
+            ):
+                found.append(resource)
+        return tuple(found)
 
     def _changes(self, top: str) -> tuple[int, ...]:
         """Of a branch: how many started there, and how many were told to go."""
@@ -193,7 +209,9 @@ class _Borrowers:
             found += self._changes(child)
         return found
 
-    def _victims(self, name: str, top: str, depth: int, *, whole: bool, wide: bool) -> Pool | None:
+    def _victims(
+        self, name: str, top: str, depth: int, kept: Sequence[str], *, whole: bool, wide: bool
+    ) -> Pool | None:
         known = self._known(top, depth, whole=whole)
         rows = known.rows[name]
         columns, size = rows.columns, len(rows.columns.pieces)
@@ -203,6 +221,8 @@ class _Borrowers:
             mask = ((rows.held[:, :size] > 0) & np.array(open_)[:, None]).any(axis=0)
         else:
             mask = rows.beyond[:size].copy()
+        for resource in kept:
+            mask &= columns.held_of(resource) == 0
         mask = _with_all_surplus(columns, mask, rows.told[:size])
         mask = mask & victims.evictable(self._claim, name, columns)
         mask = victims.to_withhold(self._cycle, name, columns, mask)

@@ -120,6 +120,9 @@ class Claim:
     need: Sums
     scarce: frozenset[str]
     """Resources that can be reclaimed: its queue is guaranteed them and too little is free."""
+    contested: frozenset[str]
+    """Resources that it would borrow and of which too little is free: a workload that it takes them
+    from, and that is inside its own guarantee of them, would take them back at once."""
     tree: Tree
     """What every queue will hold at worst while those who were told to go leave."""
     inside: bool
@@ -380,6 +383,19 @@ def scarce_resources(cycle: Cycle, unit: Unit, over: frozenset[str]) -> frozense
             if members < wish.count:
                 found |= names
     return frozenset(found & own if found else own)
+
+
+def contested_resources(tree: Tree, queue: str, need: Sums) -> frozenset[str]:
+    """What the need would borrow of the resources that any queue is guaranteed, where less than it
+    needs is free in the whole cluster."""
+    own, used = tree.guarantee[queue], tree.used[queue]
+    return frozenset(
+        r
+        for r in tree.guaranteed
+        if (asked := need.get(r, 0))
+        and used.get(r, 0) + asked > own.get(r, 0)
+        and tree.capacity.get(r, 0) - tree.total.get(r, 0) < asked
+    )
 
 
 def _members_by_resource(cycle: Cycle, role: Role) -> list[tuple[set[str], int]]:

@@ -44,6 +44,33 @@ def test_what_a_queue_is_not_guaranteed_it_does_not_reclaim():
     assert world.evicted == {}
 
 
+@pytest.mark.parametrize(("runs", "waits"), [("a", "b"), ("b", "a")])
+def test_of_two_workloads_that_could_stop_each_other_the_running_one_goes_on(runs, waits):
+    """One is guaranteed the GPUs, the other the CPU, and both need all of both."""
+    queues = [Queue("a", guarantee=gpus(8)), Queue("b", guarantee={"cpu": 64_000})]
+    world = World([node("n1", cpu=64)], queues)
+    world.run(unit("first", runs, gpus=8, cpu=64), "n1")
+    world.wait(unit("second", waits, gpus=8, cpu=64)).decide()
+    assert world.evicted == {}
+
+
+def test_where_the_other_resource_is_not_short_the_guarantee_is_taken_back():
+    queues = [Queue("a", guarantee=gpus(8)), Queue("b", guarantee={"cpu": 64_000})]
+    world = World([node("n1", cpu=64)], queues)
+    world.run(unit("first", "b", gpus=8, cpu=32), "n1")
+    world.wait(unit("second", "a", gpus=8, cpu=32)).decide()
+    assert world.evicted == {"first": 1}
+    settles(world, "second")
+
+
+def test_two_starts_that_could_withhold_each_other_end_the_decision():
+    """Both have a right to what the other would borrow, and neither runs yet."""
+    queues = [Queue("a", guarantee=gpus(8)), Queue("b", guarantee={"cpu": 64_000})]
+    world = World([node("n1", cpu=64)], queues)
+    world.wait(unit("one", "a", gpus=8, cpu=64), unit("two", "b", gpus=8, cpu=64)).decide()
+    assert len(world.decision.placements) == 1
+
+
 def test_a_queue_reclaims_what_it_is_guaranteed_where_only_the_combination_is_missing():
     queues = [Queue("a", guarantee=gpus(8)), Queue("c")]
     world = World([node("gpus", 8, cpu=4), node("cpus", 8, cpu=64)], queues)
