@@ -10,8 +10,8 @@ There are two ways to count, chosen per queue by `half_life`:
 - None (the default): the *excess* counts, which is usage above entitlement (`core.entitlement`).
   A queue that used capacity which no other queue asked for owes nothing for it. The excess halves
   in a day.
-- A duration: all usage counts, whether or not others asked for it, and halves in this time (as in
-  Slurm's multifactor priority). 0: no past use counts.
+- A duration: when queues are compared, all usage counts, whether or not others asked for it, and
+  halves in this time (as in Slurm's multifactor priority). 0: no past use counts.
 
 Accounts are facts: the caller of the core reports elapsed time (`state.Elapsed`) and keeps them.
 """
@@ -69,15 +69,12 @@ def past_share(account: Account, queue: Queue) -> float:
     """What past use adds to the share that the queue holds now, when queues are compared."""
     if queue.half_life is None:
         return account.excess / HORIZON
-    if queue.half_life <= 0:
-        return 0.0
-    return account.usage / (queue.half_life / math.log(2))
+    return account.usage / HORIZON if queue.half_life > 0 else 0.0
 
 
-def share_ahead(account: Account, queue: Queue, entitled: float) -> float:
+def share_ahead(account: Account, queue: Queue) -> float:
     """The share by which past use puts the queue ahead of its entitlement; negative: behind."""
-    past = past_share(account, queue)
-    return past if not queue.half_life else past - entitled
+    return account.excess / HORIZON if queue.half_life != 0 else 0.0
 
 
 def tell(

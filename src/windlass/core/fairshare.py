@@ -89,7 +89,7 @@ def _claims(snapshot: Snapshot) -> dict[str, int]:
     found = {}
     for name, entitled in snapshot.entitlements().items():
         queue, account = snapshot.queues[name], snapshot.accounts.get((name, ""))
-        ahead = accounting.share_ahead(account, queue, entitled) if account is not None else 0.0
+        ahead = accounting.share_ahead(account, queue) if account is not None else 0.0
         found[name] = round((entitled - ahead) * SHARE_UNIT)
     return found
 

@@ -77,7 +77,7 @@ def _found(cycle: Cycle, name: str) -> Claims | None:
     held: dict[str, float] = {}
     for user, (share, entitled) in usershares.entitlements(snapshot, name).items():
         account = snapshot.accounts.get((name, user)) if user else None
-        ahead = accounting.share_ahead(account, queue, entitled) if account is not None else 0.0
+        ahead = accounting.share_ahead(account, queue) if account is not None else 0.0
         claims[user], held[user] = entitled - ahead, share
     if all(claim > 0 for claim in claims.values()):
         return None
