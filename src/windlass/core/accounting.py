@@ -19,7 +19,7 @@ Accounts are facts: the caller of the core reports elapsed time (`state.Elapsed`
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from windlass.core.facts import Account, Queue
@@ -72,9 +72,21 @@ def past_share(account: Account, queue: Queue) -> float:
     return account.usage / HORIZON if queue.half_life > 0 else 0.0
 
 
-def share_ahead(account: Account, queue: Queue) -> float:
-    """The share by which past use puts the queue ahead of its entitlement; negative: behind."""
-    return account.excess / HORIZON if queue.half_life != 0 else 0.0
+def share_ahead(
+    account: Account | None, queue: Queue, weight: int, siblings: Iterable[tuple[Account, int]]
+) -> float:
+    """The share by which past use puts a queue, or a user of it, ahead; negative: behind. Ahead of
+    its entitlement; where a half-life is set, ahead of its part of what it and its siblings (each
+    with its weight) used, without those that used nothing."""
+    if queue.half_life == 0:
+        return 0.0
+    own = account or Account(queue.name)
+    if queue.half_life is None:
+        return own.excess / HORIZON
+    others = [(each.usage, weight) for each, weight in siblings if each.usage > 0]
+    total = own.usage + sum(usage for usage, _ in others)
+    part = weight / (weight + sum(weight for _, weight in others))
+    return (own.usage - part * total) / HORIZON
 
 
 def tell(

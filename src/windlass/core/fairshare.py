@@ -86,10 +86,16 @@ class FairShares:
 
 
 def _claims(snapshot: Snapshot) -> dict[str, int]:
-    found = {}
+    found, accounts = {}, snapshot.accounts
     for name, entitled in snapshot.entitlements().items():
-        queue, account = snapshot.queues[name], snapshot.accounts.get((name, ""))
-        ahead = accounting.share_ahead(account, queue) if account is not None else 0.0
+        queue = snapshot.queues[name]
+        siblings = [
+            (accounts[other, ""], snapshot.queues[other].weight)
+            for other in (snapshot.tree.children.get(queue.parent, ()) if queue.half_life else ())
+            if other != name and (other, "") in accounts
+        ]
+        account = accounts.get((name, ""))
+        ahead = accounting.share_ahead(account, queue, queue.weight, siblings)
         found[name] = round((entitled - ahead) * SHARE_UNIT)
     return found
 

@@ -276,7 +276,7 @@ def _count(cycle: Cycle, queue: str, change: int) -> None:
 def reserve(cycle: Cycle, unit: Unit, promise: Held | None = None) -> Held | None:
     """The earliest time at which capacity and quota suffice for the unit if others end when they
     should, and its seats then; `promise` is what it was promised before, which is kept if nothing
-    earlier is found, unless it has passed."""
+    earlier is found; once that has passed it is replaced by a later one, or lost."""
     overdue = promise is not None and _is_overdue(cycle, promise)
     if promise is not None and overdue:
         withdrawals.note(cycle, unit.key, withdrawals.why_lost(cycle, promise.reservation))
@@ -304,7 +304,7 @@ def reserve(cycle: Cycle, unit: Unit, promise: Held | None = None) -> Held | Non
         allowance.searched_in_vain(cycle, unit, never=earliest.never_fits(cycle, unit))
         return None
     if overdue:
-        promise.firm, promise.given = False, promise.start
+        return None  # no later start is known: one that moves with the clock says nothing
     put_back(cycle, promise)
     return promise
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from windlass.core import amounts
 from windlass.core.cluster import Cluster
 from windlass.core.facts import Role, Running, Seat
-from windlass.core.numbers import Numbers
+from windlass.core.numbers import NOWHERE, Numbers
 from windlass.core.queues import Sums
 
 Ints = npt.NDArray[np.int64]
@@ -354,6 +354,15 @@ def _moved(piece: Piece, node: Sequence[int], device: Sequence[int]) -> Piece:
     )  # fmt: skip
 
 
+def _looked_up(table: Ints, old: Ints) -> Ints:
+    """New numbers for old ones. Rows of workloads that changed since they were laid out may have
+    numbers that no node has any more."""
+    found = np.full(len(old), NOWHERE, np.int64)
+    known = (old >= 0) & (old < len(table))
+    found[known] = table[old[known]]
+    return found
+
+
 def _carried_over(
     columns: Columns, units: Mapping[str, tuple[Piece, ...]], numbers: Numbers
 ) -> Columns:
@@ -361,7 +370,8 @@ def _carried_over(
     what it was: the next to ask has it replaced."""
     flat, old = columns.flat, columns.pieces
     members, devices = flat.members.copy(), flat.devices.copy()
-    members[0], devices[0] = numbers.node[members[0]], numbers.device[devices[0]]
+    members[0] = _looked_up(numbers.node, members[0])
+    devices[0] = _looked_up(numbers.device, devices[0])
     lengths = np.diff(np.append(columns.first, len(old)))
     pieces: list[Piece] = []
     for key, begin, length in zip(columns.keys, columns.first, lengths, strict=True):

@@ -75,9 +75,10 @@ def _found(cycle: Cycle, name: str) -> Claims | None:
     snapshot, queue = cycle.snapshot, cycle.tree.queues[name]
     claims: dict[str, float] = {}
     held: dict[str, float] = {}
+    users = {user: each for (own, user), each in snapshot.accounts.items() if own == name and user}
     for user, (share, entitled) in usershares.entitlements(snapshot, name).items():
-        account = snapshot.accounts.get((name, user)) if user else None
-        ahead = accounting.share_ahead(account, queue) if account is not None else 0.0
+        others = [(each, 1) for other, each in users.items() if other != user] if user else []
+        ahead = accounting.share_ahead(users.get(user), queue, 1, others)
         claims[user], held[user] = entitled - ahead, share
     if all(claim > 0 for claim in claims.values()):
         return None
